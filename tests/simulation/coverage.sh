@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs the simulation for the given number of seconds (120 by default), and prints which lines of `AttemptState` and
+# Runs the simulation for the given number of seconds (120 by default), and prints which lines of `Acquisition` and
 # `Cohort` no run has executed. The script needs the coverage tools of the LLVM version that the compiler uses: install
 # them with `rustup component add llvm-tools` or, for LLVM 22, with Debian's package `llvm-22`.
 set -eu
@@ -20,8 +20,8 @@ cargo build --quiet --release -p lock-simulation --example simulate
 rm -rf "$built/profiles"
 LLVM_PROFILE_FILE="$built/profiles/%p.profraw" "$built/release/examples/simulate" --seconds "${1:-120}"
 "$profdata" merge -sparse "$built"/profiles/*.profraw -o "$built/simulation.profdata"
-queue=lock-runtime/src/backend/redis/queue
-for machine in "$queue/attempt/state.rs" "$queue/cohort/mod.rs"; do
+core=lock-runtime/src/backend/redis/core
+for machine in "$core/acquisition.rs" "$core/cohort.rs"; do
     echo
     echo "$machine: lines that were not reached"
     "$cov" show "$built/release/examples/simulate" -instr-profile="$built/simulation.profdata" "$machine" |

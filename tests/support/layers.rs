@@ -179,3 +179,40 @@ fn files_depend_on_each_other_in_one_direction() {
         "these files depend on each other in a circle, or use a file that does: {left:?}"
     );
 }
+
+/// The core makes decisions. It uses nothing that sends, waits, wakes, locks or reads a clock.
+#[test]
+fn the_core_only_decides() {
+    let root = crate::root().join("lock-runtime/src");
+    let core = ["backend", "redis", "core"].map(str::to_owned);
+    let graph = graph();
+    let files = graph.iter().filter(|(file, _)| file.starts_with(&core));
+    let mut found = 0;
+    for (file, uses) in files {
+        found += 1;
+        for used in uses {
+            let is_pure = [
+                "backend::redis::core",
+                "backend::redis::protocol::grant",
+                "limits",
+            ]
+            .iter()
+            .any(|pure| used.join("::").starts_with(pure));
+            assert!(is_pure, "{file:?} uses {used:?}");
+        }
+    }
+    assert_eq!(found, 5, "the files of the core");
+    for path in sources(&root.join("backend/redis/core")) {
+        let text = fs::read_to_string(&path).expect("a source can be read");
+        let code = text
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("//"));
+        for line in code {
+            for word in [
+                "tokio", "Mutex", "Atomic", "Waker", "Instant", "async ", "tracing",
+            ] {
+                assert!(!line.contains(word), "{path:?}: {line}");
+            }
+        }
+    }
+}

@@ -6,6 +6,7 @@
 //! follows soon after the server has changed, so two callers may hold the lock until then. Fencing tokens keep rising
 //! after a loss of state.
 
+pub(crate) mod core;
 pub(crate) mod preflight;
 pub(crate) mod protocol;
 pub(crate) mod queue;

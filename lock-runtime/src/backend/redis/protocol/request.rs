@@ -4,7 +4,7 @@ use std::{
     fmt::Write,
     sync::{
         self, Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
@@ -46,8 +46,6 @@ pub(crate) struct AcquireRequest {
     pub(crate) owner: OwnerId,
     pub(crate) lease: Duration,
     pub(crate) wait: Duration,
-    /// The token of the newest grant of which the owner is known to be a member, or zero before the first grant.
-    granted: AtomicU64,
     session_id: Arc<str>,
     /// The words `application/host/pid`, in escaped form (see `words.rs`). Together with `function`
     /// ([`Request::function`]), they tell people where the caller runs.
@@ -56,9 +54,6 @@ pub(crate) struct AcquireRequest {
     /// What the server reported about the holder when it last refused the lock to this owner, or when the owner left
     /// the queue.
     held_by: sync::Mutex<Option<Box<HeldBy>>>,
-    /// The owner's place in the queue, or zero before the server has assigned a place. A repeated request contains the
-    /// same place.
-    place: AtomicU64,
     /// The moment at which the first request to queue the caller was sent.
     first_sent: sync::OnceLock<Moment>,
     /// Whether the attempt itself has sent a request that is not answered. The answer can grant the lock.
@@ -75,7 +70,10 @@ pub(crate) struct AcquireRequest {
 pub(crate) enum Reply {
     Granted(Grant),
     /// The server has carried out an earlier request, which granted the lock to the owner.
-    Held(GrantSnapshot),
+    Held {
+        grant: GrantSnapshot,
+        place: Option<u64>,
+    },
     Busy,
     /// The caller is in the queue, at this place. The holder's grant ends at `holder_ends`, unless the holder renews
     /// it.
@@ -91,8 +89,8 @@ pub(crate) enum Reply {
 pub(crate) enum Left {
     /// The owner does not hold the lock, and is no longer in the queue.
     Out {
-        /// Whether the request to leave removed the owner from the queue.
-        was_queued: bool,
+        /// The place in the queue from which the request to leave removed the owner, if it had one.
+        place: Option<u64>,
     },
     /// The lock was free, and was granted to the owner.
     Granted(Grant),
@@ -124,12 +122,10 @@ impl AcquireRequest {
             owner: request.owner,
             lease: request.lease.time,
             wait: request.wait,
-            granted: AtomicU64::new(0),
             session_id,
             process,
             function: request.function,
             held_by: sync::Mutex::default(),
-            place: AtomicU64::new(0),
             first_sent: sync::OnceLock::new(),
             is_asked: AtomicBool::new(false),
             sending: TaskTracker::new(),
@@ -137,18 +133,19 @@ impl AcquireRequest {
         }
     }
 
-    pub(crate) fn place(&self) -> Option<u64> {
-        Some(self.place.load(Ordering::Acquire)).filter(|place| *place > 0)
-    }
-
     /// Returns the script argument that names the caller's place, for a request that is sent at `now`. If the answer to
     /// the first request was lost, the argument is the age of that request, as a negative number of µs. The server then
     /// computes the place, because places are times of the server's clock. A first request has an empty argument, and
     /// counts as sent at `first`. The callers of a batch have different moments `first`, so that they stay in order.
-    pub(crate) fn place_to_request(&self, now: Moment, first: Moment) -> String {
+    pub(crate) fn place_to_request(
+        &self,
+        place: Option<u64>,
+        now: Moment,
+        first: Moment,
+    ) -> String {
         let first_sent = self.first_sent.get().copied();
         let _ = self.first_sent.set(first);
-        match (self.place(), first_sent) {
+        match (place, first_sent) {
             (Some(place), _) => place.to_string(),
             (None, Some(sent)) => format!("-{}", now.since(sent).as_micros().max(1)),
             (None, None) => String::new(),
@@ -199,35 +196,6 @@ impl AcquireRequest {
     /// session sends no further request for this acquisition.
     pub(crate) async fn end(&self) {
         drained(&self.sending).await;
-    }
-
-    /// Records the token of a grant of which the owner is a member. Returns false if this grant or a later grant was
-    /// recorded already.
-    pub(crate) fn note_grant(&self, first: u64) -> bool {
-        self.granted.fetch_max(first, Ordering::AcqRel) < first
-    }
-
-    /// Records the token of the present grant of which the owner is a member, even if an earlier grant had a greater
-    /// token.
-    pub(crate) fn set_grant(&self, first: u64) {
-        self.granted.store(first, Ordering::Release);
-    }
-
-    /// Returns the token of the newest grant of which the owner is known to be a member.
-    pub(crate) fn newest_grant(&self) -> u64 {
-        self.granted.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn set_place(&self, place: u64) {
-        self.place.store(place, Ordering::Release);
-    }
-
-    /// Stores the place, unless a place is stored already.
-    fn learn_place(&self, place: u64) {
-        let learnt = Ordering::AcqRel;
-        let _ = self
-            .place
-            .compare_exchange(0, place, learnt, Ordering::Relaxed);
     }
 
     /// Returns the owner's entry in the queue.
@@ -308,8 +276,12 @@ impl AcquireRequest {
         }
     }
 
-    /// Sends the request for the lock over `connection`, and reads the reply.
-    pub(crate) async fn acquire(&self, connection: &Connection) -> Result<Reply, CallError> {
+    /// Sends the request for the lock over `connection`, and reads the reply. `place` is the owner's known place in the queue.
+    pub(crate) async fn acquire(
+        &self,
+        connection: &Connection,
+        place: Option<u64>,
+    ) -> Result<Reply, CallError> {
         let asking = {
             let keys = self.names.keys();
             // Only a caller that does not wait can grant the lock to the next waiter.
@@ -320,7 +292,7 @@ impl AcquireRequest {
                 String::new()
             } else {
                 let now = self.context.now();
-                self.place_to_request(now, now)
+                self.place_to_request(place, now, now)
             };
             let args = [
                 tail.as_str(),
@@ -348,21 +320,13 @@ impl AcquireRequest {
         Ok(match state.as_str() {
             "held" => {
                 let grant = snapshot(next(), next(), sent)?;
-                if let Some(place) = decode(next())? {
-                    self.learn_place(place);
-                }
-                Reply::Held(grant)
-            }
-            "queued" => {
                 let place = decode(next())?;
-                // The place is stored even if the caller reads this answer too late, so that a repeated request
-                // contains the same place.
-                self.learn_place(place);
-                Reply::Queued {
-                    place,
-                    holder_ends: ends(decode(next())?, sent),
-                }
+                Reply::Held { grant, place }
             }
+            "queued" => Reply::Queued {
+                place: decode(next())?,
+                holder_ends: ends(decode(next())?, sent),
+            },
             "busy" => {
                 self.note_holder(connection, decode(next())?, None);
                 Reply::Busy
@@ -407,13 +371,8 @@ impl AcquireRequest {
             }),
             _ => {
                 let place = decode(next())?;
-                if let Some(place) = place {
-                    self.learn_place(place);
-                }
                 self.note_holder(connection, decode(next())?, decode(next())?);
-                Left::Out {
-                    was_queued: place.is_some(),
-                }
+                Left::Out { place }
             }
         })
     }

@@ -51,14 +51,19 @@ pub(crate) async fn clean_up(server: Arc<Server>, sent: Sent) {
 /// of the unanswered request. If that connection breaks, the request to leave goes over the next one, after the server has
 /// closed the first one.
 ///
-/// Drops `gone` after the first answer to a request to leave the queue, or when this function ends. A caller that starts
-/// over does not use its new owner name before `gone` is dropped.
-pub(crate) async fn give_up(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
-    sent.session.waiters.remove(&sent.request);
+/// Drops `gone` after the first answer to a request to leave the queue, or when this function ends. If the answer names the
+/// place of the owner, sends this place first. A caller that starts over does not use its new owner name before.
+pub(crate) async fn give_up(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<u64>) {
+    let (name, owner) = (&sent.request.names.lock, sent.request.owner);
+    sent.session
+        .lines(|lines, link| lines.leave_list(link, name, owner));
     let Sent { session, request } = &sent;
     let mut gone = Some(gone);
     let mut left = |left, by: &Connection| {
-        gone.take();
+        let gone = gone.take();
+        if let (Some(gone), Left::Out { place: Some(place) }) = (gone, &left) {
+            let _ = gone.send(*place);
+        }
         // The grants of a former primary no longer count.
         let elsewhere = |latest: Arc<Connection>| latest.address != by.address;
         if let Left::Held(grant) = left
@@ -74,7 +79,8 @@ pub(crate) async fn give_up(server: Arc<Server>, sent: Sent, gone: oneshot::Send
     // The server can carry out an unanswered request until the server has closed the connection of this request.
     let mut settled = request.is_answered();
     let name = &request.names.lock;
-    if let Some((token, ends)) = server.cohorts.turn_of(name, request.owner) {
+    let turn = server.core.with(|core| core.turn_of(name, request.owner));
+    if let Some((token, ends)) = turn {
         give_back(server.clone(), name.clone(), token, ends).await;
         if settled {
             return;

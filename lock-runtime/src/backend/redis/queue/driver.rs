@@ -20,7 +20,7 @@ const LOGGED_AT_MOST: usize = 100;
 
 impl Driver for Server {
     fn started(self: Arc<Self>, session: &Arc<Session>) {
-        let (session, server) = (Arc::downgrade(session), Arc::downgrade(&self));
+        let (session, server) = (session.clone(), Arc::downgrade(&self));
         let context = self.context.clone();
         self.context.spawn(async move {
             let beating = || AssertUnwindSafe(beat(session.clone(), server.clone()));

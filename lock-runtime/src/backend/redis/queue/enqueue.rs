@@ -5,12 +5,14 @@ use std::{sync::Arc, time::Duration};
 
 use lock_core::key::LockName;
 use redis::Value;
+use tokio::sync::oneshot;
 
 use crate::backend::redis::{
+    core::{Core, Ended, waiting::ToSend},
     protocol::{
         command::claim_ms,
         grant::GrantSnapshot,
-        request::{AcquireRequest, decode, ends},
+        request::{decode, ends},
         scripts,
     },
     queue::{
@@ -18,7 +20,7 @@ use crate::backend::redis::{
         grants::take_up,
         server::{Retry, Server},
     },
-    session::{Session, waiters::Told},
+    session::{Session, shared_core::Engine},
     transport::{call_error::CallError, connection::Connection},
 };
 use crate::events::TARGET;
@@ -26,30 +28,36 @@ use crate::limits;
 
 /// Starts a task that sends the unsent requests of all waiters for this lock. Does nothing if such a task is running.
 pub(crate) fn enqueue(server: &Arc<Server>, session: &Arc<Session>, name: &LockName) {
-    if session.waiters.begin_sending(name) {
+    if session.lines(|lines, link| lines.begin_sending(link, name)) {
         let sending = send_all(server.clone(), session.clone(), name.clone());
         server.context.spawn(sending);
     }
 }
 
 async fn send_all(server: Arc<Server>, session: Arc<Session>, name: LockName) {
-    let waiters = &session.waiters;
     loop {
         until_batch_ready(&server, &session, &name).await;
-        let batch = waiters.next_batch(&name);
+        let batch = session.lines(|lines, link| lines.next_batch(link, &name));
         if batch.is_empty() {
             return;
         }
         let Some(connection) = session.connected() else {
             if session.has_ended() {
                 // Nobody sends requests over this session any more, so its callers start over.
-                return waiters.clear();
+                return session.lines(|lines, link| {
+                    lines.end_link(link);
+                    lines.end_sending(link, &name);
+                });
             }
             // The requests of this batch are sent over the session's next connection. If the session has already
             // connected again, this task sends them.
-            waiters.put_back(&name, &batch);
-            waiters.end_sending(&name);
-            if session.connected().is_some() && waiters.begin_sending(&name) {
+            session.lines(|lines, link| {
+                lines.put_back(link, &name, &batch);
+                lines.end_sending(link, &name);
+            });
+            if session.connected().is_some()
+                && session.lines(|lines, link| lines.begin_sending(link, &name))
+            {
                 continue;
             }
             return;
@@ -60,19 +68,18 @@ async fn send_all(server: Arc<Server>, session: Arc<Session>, name: LockName) {
         match server.note_failure(error) {
             Ok(retry) => {
                 if server.dismiss_moved(&session, &name) {
-                    return waiters.end_sending(&name);
+                    return session.lines(|lines, link| lines.end_sending(link, &name));
                 }
-                waiters.put_back(&name, &batch);
+                session.lines(|lines, link| lines.put_back(link, &name, &batch));
                 if retry == Retry::Later {
                     server.context.sleep(limits::RETRY_PAUSE).await;
                 }
             }
-            Err(error) => {
-                let mut told = Told::default();
-                for request in &batch {
-                    waiters.tell(&name, request.owner, Err(error.clone()), &mut told);
+            Err(error) => session.lines(|lines, link| {
+                for one in &batch {
+                    lines.tell(link, &name, one.owner, Ended::Failed(error.clone()));
                 }
-            }
+            }),
         }
     }
 }
@@ -83,10 +90,10 @@ async fn send_all(server: Arc<Server>, session: Arc<Session>, name: LockName) {
 async fn until_batch_ready(server: &Server, session: &Session, name: &LockName) {
     // Yields, so that callers that are about to queue for this lock can run first.
     tokio::task::yield_now().await;
-    if let Some(ready) = session.waiters.batch_ready(name) {
-        let deadline = server.now() + limits::BATCH_WINDOW;
-        let _ = server.context.timeout_at(deadline, ready).await;
-    }
+    let (batch, is_ready) = oneshot::channel();
+    session.lines(|lines, link| lines.await_batch(link, name, batch));
+    let deadline = server.now() + limits::BATCH_WINDOW;
+    let _ = server.context.timeout_at(deadline, is_ready).await;
 }
 
 /// Sends one request for several callers of one lock.
@@ -94,35 +101,43 @@ async fn send_batch(
     server: &Arc<Server>,
     session: &Arc<Session>,
     name: &LockName,
-    batch: &[Arc<AcquireRequest>],
+    batch: &[ToSend<Engine>],
     connection: &Arc<Connection>,
 ) -> Result<(), CallError> {
     let mut sending = Vec::with_capacity(batch.len());
     let mut asked = Vec::with_capacity(batch.len());
-    for request in batch {
+    for ToSend {
+        owner,
+        request,
+        stored,
+    } in batch
+    {
         // While `under_way` exists, the caller neither takes its turn nor leaves the queue. `under_way` is dropped
         // after the answer was applied.
         if let Some(under_way) = request.send()
-            && session.waiters.waits(name, request.owner)
+            && session.lines(|lines, link| lines.waits(link, name, *owner))
         {
             request.carry(connection);
             sending.push(under_way);
-            asked.push(request);
+            asked.push((request, *stored));
         }
     }
-    let Some(first) = asked.first() else {
+    let Some((first, _)) = asked.first() else {
         return Ok(());
     };
-    let shortest = asked.iter().min_by_key(|request| request.wait);
-    let not_after = shortest.map_or_else(String::new, |request| request.not_after(connection));
+    let shortest = asked.iter().min_by_key(|(request, _)| request.wait);
+    let not_after = shortest.map_or_else(String::new, |(request, _)| request.not_after(connection));
     let now = server.now();
     let members: Vec<(String, String)> = asked
         .iter()
         .zip(0..)
-        .map(|(request, number)| {
+        .map(|((request, stored), number)| {
             // If the answer is lost, the callers ask for places in the same order.
             let first = now + Duration::from_micros(number);
-            (request.member(), request.place_to_request(now, first))
+            (
+                request.member(),
+                request.place_to_request(stored.place, now, first),
+            )
         })
         .collect();
     let keys = first.names.keys();
@@ -154,19 +169,24 @@ async fn send_batch(
         return Err(CallError::Demoted("the request came too late".into()));
     }
     let mut places = Vec::with_capacity(asked.len());
-    for request in &asked {
+    for (request, _) in &asked {
         if let Some(place) = decode::<Option<u64>>(next())? {
-            places.push((&***request, place));
+            places.push((request.owner, place));
         }
     }
     session.queued(name, &places, ends(left.unwrap_or_default(), sent));
     if held.is_none() {
         // The grant on the server, if there is one, belongs to another session. If one of these callers was a member of
         // a grant, the server has therefore lost that grant.
-        let lost = asked.iter().map(|request| request.newest_grant());
-        for first in lost.filter(|first| server.cohorts.has_lost(name, *first, sent)) {
-            tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(name), "the server has lost a grant");
-            server.cohorts.lose(name, first);
+        for (_, stored) in &asked {
+            let first = stored.granted;
+            let lose = |core: &mut Core<_>| {
+                let is_lost = core.has_lost(name, first, sent);
+                is_lost && core.lose(name, first).is_some()
+            };
+            if server.core.with(lose) {
+                tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(name), "the server has lost a grant");
+            }
         }
     }
     drop(sending);

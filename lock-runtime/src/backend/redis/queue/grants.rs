@@ -1,5 +1,5 @@
-//! Accepts, renews, passes on, retains and releases grants. The [cohort registry](super::cohort_registry) makes the
-//! decisions, and this file sends the commands.
+//! Accepts, renews, passes on, retains and releases grants. The [core](super::super::core) makes the decisions, and this file
+//! sends the commands.
 
 use std::{
     sync::{
@@ -21,6 +21,7 @@ use redis::Value;
 
 use crate::{
     backend::redis::{
+        core::cohorts::{Dissolved, Known, Passed, TakenUp},
         protocol::{
             command::{Arg, claim_ms, millis},
             grant::{GrantSnapshot, read_owner, short_name},
@@ -28,10 +29,7 @@ use crate::{
             scripts,
             words::{caller, members, read_holder},
         },
-        queue::{
-            cohort_registry::{Dissolved, Known, Passed, TakenUp},
-            server::Server,
-        },
+        queue::server::Server,
         session::Session,
     },
     events::{TARGET, count},
@@ -59,9 +57,9 @@ pub(crate) fn take_up(
         give_back: unused,
         begun,
         dissolve: again,
-    } = server.cohorts.take_up(session, name, grant, server.now());
-    for session in requeue {
-        session.requeue(Some(name));
+    } = server.core.take_up(session.link, name, grant, server.now());
+    for link in requeue {
+        server.requeue(link, name);
     }
     if let Some((token, until)) = unused {
         server
@@ -77,9 +75,11 @@ pub(crate) fn take_up(
     begun
 }
 
-/// Carries out the tasks of a heartbeat for the cohorts of a session, as the cohort registry determines them.
+/// Carries out the tasks of a heartbeat for the cohorts of a session, as the core determines them.
 pub(crate) fn carry_out_chores(server: &Arc<Server>, session: &Arc<Session>, now: Moment) {
-    let chores = server.cohorts.heartbeat_chores(session, now);
+    let chores = server
+        .core
+        .with(|core| core.heartbeat_chores(session.link, now));
     for name in chores.requeue {
         session.requeue(Some(&name));
     }
@@ -99,7 +99,10 @@ pub(crate) async fn release(
     retain_until: Option<Moment>,
 ) -> Result<Released, BackendError> {
     let retains = retain_until.is_some_and(|until| until > server.now());
-    if !server.cohorts.dissolves(name, token, retains) {
+    if !server
+        .core
+        .with(|core| core.dissolves(name, token, retains))
+    {
         return release_turn(server, name, token, retain_until).await;
     }
     let (server, name) = (server.clone(), name.clone());
@@ -123,7 +126,8 @@ pub(crate) async fn dissolve(
     token: FencingToken,
     lease: Option<Duration>,
 ) -> Result<Option<Renewed>, BackendError> {
-    let Some(dissolved) = server.cohorts.dissolve(name, token, lease) else {
+    let dissolved = server.core.with(|core| core.dissolve(name, token, lease));
+    let Some(dissolved) = dissolved else {
         return Ok(None);
     };
     // The others get no turn in memory any more, so this does not stop when the holder's call is dropped.
@@ -142,14 +146,17 @@ async fn queue_others(
     lease: Duration,
 ) -> Result<Renewed, BackendError> {
     let Dissolved {
-        session,
+        link,
         first,
         owner,
         others,
     } = dissolved;
     let names = server.names(&name);
     let (grant, owner, wanted) = (first.to_string(), owner.to_string(), millis(lease));
-    let has_turn = || matches!(server.cohorts.known(&name, token), Known::Turn(_));
+    let has_turn = || {
+        let known = server.core.with(|core| core.known(&name, token));
+        matches!(known, Known::Turn(_))
+    };
     let mut is_first = true;
     while has_turn() {
         // While the slot of the lock moves, only a script with one key is carried out.
@@ -157,12 +164,18 @@ async fn queue_others(
         // Members can have left since the last try.
         let entries = match is_alone {
             true => Vec::new(),
-            false => session.waiters.entries(&name, &others),
+            false => server
+                .core
+                .with(|core| core.lines.places(link, &name, &others)),
         };
         let keys = [names.grant(), names.companion()];
         let keys = if is_alone { &keys[..1] } else { &keys };
         let mut args = vec![Arg::Text(&grant), Arg::Text(&owner), Arg::Text(&wanted)];
-        for (member, place) in &entries {
+        let texts = entries.iter();
+        let texts: Vec<_> = texts
+            .map(|(request, place)| (request.member(), place.to_string()))
+            .collect();
+        for (member, place) in &texts {
             args.extend([Arg::Text(member), Arg::Text(place)]);
         }
         // The second time is for a server that has forgotten the script.
@@ -170,7 +183,9 @@ async fn queue_others(
         let is_wanted = || tries.fetch_add(1, Ordering::Relaxed) < 2 && has_turn();
         if !lease.is_zero() {
             let until = server.now() + lease;
-            server.cohorts.note_request(&name, token, until);
+            server
+                .core
+                .with(|core| core.note_request(&name, token, until));
         }
         let queueing = server.run_while(&name, &scripts::DISSOLVE, keys, &args, &is_wanted);
         let Some(answered) = queueing.await? else {
@@ -183,21 +198,24 @@ async fn queue_others(
             server.lose_cohort(&name, first.get());
             return Ok(Renewed::NotHeld);
         };
-        server.cohorts.has_queued(&name, token);
-        let waits = |owner: &&OwnerId| session.waiters.waits(&name, **owner);
-        if entries.len() < others.iter().filter(waits).count() {
-            session.requeue(Some(&name)); // the places of some others were not known
-        }
         let until = answered.sent + less_drift(Duration::from_millis(left));
-        return Ok(
-            match server.cohorts.confirm(&name, token, until, server.now()) {
-                true => Renewed::Until(until),
-                false => Renewed::NotHeld,
-            },
-        );
+        let now = server.now();
+        let (waiting, confirmed) = server.core.with(|core| {
+            core.has_queued(&name, token);
+            let waits = |owner: &&OwnerId| core.lines.waits(link, &name, **owner);
+            let waiting = others.iter().filter(waits).count();
+            (waiting, core.confirm(&name, token, until, now))
+        });
+        if entries.len() < waiting {
+            server.requeue(link, &name); // the places of some others were not known
+        }
+        return Ok(match confirmed {
+            true => Renewed::Until(until),
+            false => Renewed::NotHeld,
+        });
     }
     // The holder has left, and its release lets the others enter.
-    session.requeue(Some(&name));
+    server.requeue(link, &name);
     Ok(Renewed::NotHeld)
 }
 
@@ -208,21 +226,21 @@ async fn release_turn(
     token: FencingToken,
     retain_until: Option<Moment>,
 ) -> Result<Released, BackendError> {
-    let (grant, is_cohort) = match server.cohorts.pass(name, token.get(), server.now()) {
+    let (grant, is_cohort) = match server.core.pass(name, token.get(), server.now()) {
         Passed::Unknown => (token, false),
         Passed::Ended(first) => (FencingToken::new(first), true),
         Passed::Stale => return Ok(Released::NotHeld),
         Passed::On => return Ok(Released::Released),
-        Passed::Late(session) => {
+        Passed::Late(link) => {
             // The waiting members of the cohort queue again. If the server still has the grant, these members share the
             // grant again. If the engine released the grant instead, the server would grant the lock to other callers.
-            session.requeue(Some(name));
+            server.requeue(link, name);
             return Ok(Released::NotHeld);
         }
     };
     let released = release_grant(server, name, grant, retain_until).await;
     if is_cohort && released.is_ok() {
-        server.cohorts.forget(name, grant);
+        server.core.with(|core| core.forget(name, grant));
     }
     released
 }
@@ -266,9 +284,9 @@ async fn release_grant(
 /// Ends the cohort in which the member with this token has the turn, because the server no longer has the cohort's
 /// grant. The waiting members of the cohort queue again.
 pub(crate) fn lose(server: &Arc<Server>, name: &LockName, token: FencingToken) {
-    if let Known::Turn(first) = server.cohorts.known(name, token) {
+    if let Known::Turn(first) = server.core.with(|core| core.known(name, token)) {
         server.lose_cohort(name, first);
-        server.cohorts.forget_turn(name, token);
+        server.core.with(|core| core.forget_turn(name, token));
     }
 }
 
@@ -284,7 +302,7 @@ pub(crate) fn give_back(
         let until = lease_ends.max(server.now() + CLAIM);
         let releasing = release(&server, &name, token, None);
         if let Some(Ok(_)) = server.context.timeout_at(until, releasing).await {
-            server.cohorts.forget_turn(&name, token);
+            server.core.with(|core| core.forget_turn(&name, token));
         }
         drop(tasks);
     })
@@ -326,13 +344,13 @@ async fn release_until(
     latest_end: Moment,
 ) {
     // An earlier member of the cohort may have extended the lease.
-    let of_cohort = server.cohorts.latest_end(&name, token);
+    let of_cohort = server.core.with(|core| core.latest_end(&name, token));
     let latest_end = of_cohort.map_or(latest_end, |ends| ends.max(latest_end));
     let until = latest_end.max(server.now() + CLAIM);
     let releasing = release(&server, &name, token, retain_until);
     let released = server.context.timeout_at(until, releasing).await;
     if let Some(Ok(_)) = released {
-        server.cohorts.forget_turn(&name, token);
+        server.core.with(|core| core.forget_turn(&name, token));
     }
     let Some(lease_ends) = lease_ends else {
         return; // the hold was lost before, and the loss has been counted already
@@ -386,7 +404,7 @@ pub(crate) async fn status(server: &Arc<Server>, name: &LockName) -> Result<Stat
     // The server does not know which member of a cohort has the turn, because only the cohort's process knows it.
     if let Some(holder) = &mut holder
         && let Some(token) = holder.token
-        && let Some((turn, waiting)) = server.cohorts.seen(name, token.get())
+        && let Some((turn, waiting)) = server.core.with(|core| core.seen(name, token.get()))
     {
         (holder.token, holder.owner) = (Some(FencingToken::new(turn.token)), turn.owner);
         others = waiting;

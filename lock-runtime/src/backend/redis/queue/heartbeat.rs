@@ -11,17 +11,13 @@ use lock_core::lease::Moment;
 use redis::{ParsingError, Value};
 
 use crate::backend::redis::{
-    protocol::{
-        command::claim_ms,
-        grant::GrantSnapshot,
-        request::{AcquireRequest, ends},
-        scripts,
-    },
+    core::waiting::ToSend,
+    protocol::{command::claim_ms, grant::GrantSnapshot, request::ends, scripts},
     queue::{
         grants::{carry_out_chores, take_up},
         server::Server,
     },
-    session::Session,
+    session::{Session, shared_core::Engine},
     transport::connection::Connection,
 };
 use crate::events::{TARGET, count, metrics};
@@ -31,18 +27,17 @@ use crate::limits;
 const PROBE_BATCH: usize = 100;
 
 /// Runs the heartbeat until the session has ended or the backend is dropped. The heartbeat sleeps while the session is idle.
-pub(crate) async fn beat(session: Weak<Session>, server: Weak<Server>) {
+pub(crate) async fn beat(session: Arc<Session>, server: Weak<Server>) {
     let mut next_beat = Moment::new(Duration::ZERO);
     loop {
         let (wake, parking) = {
-            let (Some(session), Some(server)) = (session.upgrade(), server.upgrade()) else {
+            let Some(server) = server.upgrade() else {
                 return;
             };
             // A session can end before a member has taken the turn that it was offered. The heartbeat then continues until
             // the grants of the session are released.
-            if session.has_ended()
-                && (server.sessions.is_closed() || !server.cohorts.need_heartbeat(&session))
-            {
+            let is_needed = || server.core.with(|core| core.need_heartbeat(session.link));
+            if session.has_ended() && (server.sessions.is_closed() || !is_needed()) {
                 return;
             }
             let now = server.now();
@@ -60,12 +55,7 @@ pub(crate) async fn beat(session: Weak<Session>, server: Weak<Server>) {
             let wake = next_probe.map_or(next_beat, |probe| probe.min(next_beat));
             (server.context.sleep_until(wake), session.parking().clone())
         };
-        parking
-            .park(|| session.upgrade().is_some_and(|session| session.is_idle()))
-            .await;
-        let Some(session) = session.upgrade() else {
-            return;
-        };
+        parking.park(|| session.is_idle()).await;
         tokio::select! {
             biased;
             () = wake => {}
@@ -83,11 +73,12 @@ fn probe_due(
 ) -> Option<Moment> {
     // With many locks, the time between two probes of a lock is longer than `limits::HEARTBEAT`, to limit the load on the
     // server.
-    let locks = u32::try_from(session.waiters.locks()).unwrap_or(u32::MAX);
+    let locks = session.lines(|lines, link| lines.locks(link));
+    let locks = u32::try_from(locks).unwrap_or(u32::MAX);
     let period = limits::HEARTBEAT.max(limits::PROBE_SHARE.saturating_mul(locks));
-    let mut due = session.waiters.due(now, now + period, PROBE_BATCH);
+    let mut due = session.lines(|lines, link| lines.due(link, now, now + period, PROBE_BATCH));
     let is_full = due.len() == PROBE_BATCH;
-    let shard = |request: &Arc<AcquireRequest>| server.sessions.shard(&request.names.lock);
+    let shard = |due: &ToSend<Engine>| server.sessions.shard(&due.request.names.lock);
     due.sort_by_key(shard);
     for due in due.chunk_by(|a, b| shard(a) == shard(b)) {
         let (server, session) = (server.clone(), session.clone());
@@ -98,7 +89,7 @@ fn probe_due(
     if is_full {
         Some(now + limits::PROBE_SHARE * PROBE_BATCH as u32)
     } else {
-        session.waiters.next_probe()
+        session.lines(|lines, link| lines.next_probe(link))
     }
 }
 
@@ -116,19 +107,19 @@ async fn probe(
     server: &Arc<Server>,
     session: &Arc<Session>,
     connection: &Connection,
-    awaited: &[Arc<AcquireRequest>],
+    awaited: &[ToSend<Engine>],
     next: Duration,
 ) {
-    let members: Vec<String> = awaited.iter().map(|request| request.member()).collect();
+    let members: Vec<String> = awaited.iter().map(|one| one.request.member()).collect();
     let next = next.as_millis().to_string();
-    let mut keys = vec![awaited[0].names.fence()];
+    let mut keys = vec![awaited[0].request.names.fence()];
     let mut args = vec![
         &*session.session_id,
         connection.floor.as_str(),
         claim_ms(),
         &next,
     ];
-    for (request, member) in awaited.iter().zip(&members) {
+    for (ToSend { request, .. }, member) in awaited.iter().zip(&members) {
         keys.extend([request.names.grant(), request.names.companion()]);
         keys.extend(request.names.claim());
         args.push(member);
@@ -140,7 +131,7 @@ async fn probe(
             tracing::debug!(target: TARGET, server = %server.address(), %error, "a probe of the locks that callers wait for has failed");
             server.note(error.to_string());
             let _ = server.note_failure(error);
-            for request in awaited {
+            for ToSend { request, .. } in awaited {
                 server.dismiss_moved(session, &request.names.lock);
             }
             return;
@@ -157,7 +148,7 @@ async fn probe(
 fn take_in(
     server: &Arc<Server>,
     session: &Arc<Session>,
-    awaited: &[Arc<AcquireRequest>],
+    awaited: &[ToSend<Engine>],
     found: Value,
     asked: Moment,
 ) -> Result<(), ParsingError> {
@@ -168,10 +159,10 @@ fn take_in(
         redis::from_redis_value(next())?,
         redis::from_redis_value(next())?,
     );
-    let Some(request) = awaited.get(number.wrapping_sub(1)) else {
+    let Some(about) = awaited.get(number.wrapping_sub(1)) else {
         return Ok(());
     };
-    let name = &request.names.lock;
+    let (name, first) = (&about.request.names.lock, about.stored.granted);
     match what.as_str() {
         // The probe found a grant of this session. If this process does not know the grant yet, the message about the
         // grant is late or was lost.
@@ -195,9 +186,9 @@ fn take_in(
         }
         "ends" => session.probe_after(name, ends(redis::from_redis_value(next())?, asked)),
         // The caller has neither a place nor a grant on the server, but this process knows a grant of the caller.
-        _ if server.cohorts.has_lost(name, request.newest_grant(), asked) => {
+        _ if server.core.with(|core| core.has_lost(name, first, asked)) => {
             tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(name), "the server has lost a grant");
-            server.lose_cohort(name, request.newest_grant());
+            server.lose_cohort(name, first);
         }
         _ => {
             tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(name), "the server has lost the queue, so the waiting callers queue again");

@@ -2,8 +2,6 @@
 
 pub(crate) mod attempt;
 pub(crate) mod cleanup;
-pub(crate) mod cohort;
-pub(crate) mod cohort_registry;
 pub(crate) mod driver;
 pub(crate) mod enqueue;
 pub(crate) mod grants;

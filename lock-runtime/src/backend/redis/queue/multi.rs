@@ -11,12 +11,13 @@ use lock_core::{
 use redis::Value;
 
 use crate::backend::redis::{
+    core::acquisition::Event,
     protocol::{
         command::{claim_ms, millis},
         request::{AcquireRequest, decode},
     },
     queue::{
-        attempt::{RedisAttempt, state::Event},
+        attempt::RedisAttempt,
         cleanup::Sent,
         server::{Retry, Server},
     },

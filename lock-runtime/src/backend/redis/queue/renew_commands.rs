@@ -19,11 +19,12 @@ use lock_core::{
 };
 
 use crate::backend::redis::{
+    core::{Core, cohorts::Known},
     protocol::{
         command::{Arg, millis},
         request::not_understood,
     },
-    queue::{cohort_registry::Known, grants, server::Server},
+    queue::{grants, server::Server},
 };
 use crate::limits;
 
@@ -136,7 +137,7 @@ async fn renew_batch(
     holders: &[ToRenew<'_>],
     restart: bool,
 ) -> Result<Vec<Renewed>, BackendError> {
-    let known = |one: &ToRenew<'_>| server.cohorts.known(one.name, one.token);
+    let known = |one: &ToRenew<'_>| server.core.with(|core| core.known(one.name, one.token));
     let at_first: Vec<_> = holders.iter().map(known).collect();
     // A member of a cohort whose cohort is no longer known has lost its turn. The member's token can be that of the grant,
     // which the other members possibly share again.
@@ -162,7 +163,9 @@ async fn renew_batch(
             Some(GrantToRenew {
                 name: one.name,
                 id: token.to_string(),
-                extend: server.cohorts.shared(one.name, one.token, one.extend),
+                extend: server
+                    .core
+                    .with(|core| core.shared(one.name, one.token, one.extend)),
             })
         });
         let grants: Vec<_> = grants.collect();
@@ -201,10 +204,9 @@ async fn renew_batch(
             (None, Some(until)) => Renewed::Until(until),
             // The cohort ignores the answer if the turn was passed on before the answer arrived.
             (Some(_), Some(until)) => {
-                match server
-                    .cohorts
-                    .confirm(one.name, one.token, until, server.now())
-                {
+                let now = server.now();
+                let confirm = |core: &mut Core<_>| core.confirm(one.name, one.token, until, now);
+                match server.core.with(confirm) {
                     true => Renewed::Until(until),
                     false => Renewed::NotHeld,
                 }
@@ -225,7 +227,9 @@ fn note_requests(server: &Server, holders: &[ToRenew<'_>], known: &[Known]) {
     for (one, known) in holders.iter().zip(known) {
         if matches!(known, Known::Turn(_)) {
             let until = now + one.extend.lease();
-            server.cohorts.note_request(one.name, one.token, until);
+            server
+                .core
+                .with(|core| core.note_request(one.name, one.token, until));
         }
     }
 }

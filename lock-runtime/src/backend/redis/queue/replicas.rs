@@ -24,8 +24,9 @@ use lock_core::{
 use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
 
 use crate::backend::redis::{
+    core::cohorts::Known,
     protocol::request::not_understood,
-    queue::{cohort_registry::Known, server::Server},
+    queue::server::Server,
     topology::node::Node,
     transport::{call_error::CallError, connection::Connection, wait_connections::WaitConnection},
 };
@@ -42,7 +43,7 @@ pub(crate) async fn replicate(
     let mut asked = Vec::with_capacity(grants.len());
     for (name, token) in grants {
         // The server identifies the grant of a cohort by the token of the cohort's first member.
-        let id = match server.cohorts.known(name, *token) {
+        let id = match server.core.with(|core| core.known(name, *token)) {
             Known::Itself => token.to_string(),
             Known::Turn(first) => first.to_string(),
             Known::Over => return Ok(Replicated::NotHeld),

@@ -1,4 +1,4 @@
-//! The engine's state for one Redis server or one Redis Cluster: the sessions, the cohorts, and the background tasks.
+//! The engine's state for one Redis server or one Redis Cluster: the sessions, the core, and the background tasks.
 
 use std::{
     fmt,
@@ -17,14 +17,14 @@ use tokio::sync::Notify;
 
 use crate::{
     backend::redis::{
+        core::Link,
         protocol::{
             command::{Answered, Arg},
             layout::{Names, REDISSON_PROBE, Scripts},
             request::AcquireRequest,
             words,
         },
-        queue::cohort_registry::Cohorts,
-        session::Session,
+        session::{Host, Session, shared_core::SharedCore},
         topology::Topology,
         transport::{
             call_error::{CallError, Redirect},
@@ -57,7 +57,7 @@ pub(crate) struct Server {
     pub(crate) scripts: &'static Scripts,
     pub(crate) counters: Arc<Counters>,
     pub(crate) sessions: Arc<Topology>,
-    pub(crate) cohorts: Cohorts,
+    pub(crate) core: Arc<SharedCore>,
     outages: Arc<Outages>,
     /// Notified when the engine has to check whether the server still has its grants.
     pub(crate) server_changed: Arc<Notify>,
@@ -94,14 +94,22 @@ impl Server {
         let connectors = Connector::all(&context, info, &scripts.load(), &counters)?;
         let outages = connectors[0].outages.clone();
         let server_changed = connectors[0].server_changed.clone();
+        let core = SharedCore::new(context.runtimes());
         Ok(Arc::new_cyclic(|server: &Weak<Self>| Self {
             layout,
             process: process.into(),
             scripts,
             outages,
             server_changed,
-            sessions: Arc::new(Topology::new(&context, connectors, server.clone())),
-            cohorts: Cohorts::new(context.runtimes()),
+            sessions: Arc::new(Topology::new(
+                &context,
+                connectors,
+                Host {
+                    core: core.clone(),
+                    driver: server.clone(),
+                },
+            )),
+            core,
             context,
             counters,
             shutdown: ShutdownSignal::default(),
@@ -213,7 +221,14 @@ impl Server {
     /// Ends the cohort whose first member has this token, because the server no longer has the cohort's grant. Queues
     /// the waiting members of the cohort again.
     pub(crate) fn lose_cohort(&self, name: &LockName, first: u64) {
-        if let Some(session) = self.cohorts.lose(name, first) {
+        if let Some(link) = self.core.with(|core| core.lose(name, first)) {
+            self.requeue(link, name);
+        }
+    }
+
+    /// Queues the callers of this session that wait for a lock again.
+    pub(crate) fn requeue(&self, link: Link, name: &LockName) {
+        if let Some(session) = self.sessions.linked(link) {
             session.requeue(Some(name));
         }
     }

@@ -10,7 +10,7 @@ use std::{
     fmt,
     panic::AssertUnwindSafe,
     sync::{
-        Arc, OnceLock, Weak,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -21,14 +21,19 @@ use lock_core::{
     backend::{BackendError, BoxFuture},
     key::LockName,
     lease::Moment,
+    owner::OwnerId,
 };
 use tokio::sync::Notify;
 
-use self::{subscribers::Subscribers, waiters::Waiters};
+use self::{
+    shared_core::{Engine, SharedCore},
+    subscribers::Subscribers,
+};
 use crate::{
     backend::redis::{
+        core::{Link, waiting::Lines},
         preflight::{Failure, check_first},
-        protocol::{grant, request::AcquireRequest},
+        protocol::grant,
         transport::{
             connection::{Connection, Identity, Pushed},
             connector::Connector,
@@ -41,8 +46,8 @@ use crate::{
     limits,
 };
 
+pub(crate) mod shared_core;
 pub(crate) mod subscribers;
-pub(crate) mod waiters;
 
 /// The pause after the first failed try to connect, and the longest pause between two tries.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
@@ -62,6 +67,13 @@ pub(crate) trait Driver: Send + Sync {
     fn enqueue(self: Arc<Self>, session: &Arc<Session>, name: &LockName);
 }
 
+/// What a session works for.
+#[derive(Clone)]
+pub(crate) struct Host {
+    pub(crate) core: Arc<SharedCore>,
+    pub(crate) driver: Weak<dyn Driver>,
+}
+
 #[derive(Debug, Clone)]
 enum State {
     Connecting,
@@ -76,13 +88,14 @@ pub(crate) struct Session {
     pub(crate) session_id: Arc<str>,
     channel: String,
     context: Arc<Context>,
-    driver: OnceLock<Weak<dyn Driver>>,
+    driver: Weak<dyn Driver>,
     /// Whether a message without a valid signature has arrived. Only the first message without a valid signature is
     /// logged as a warning.
     forged: AtomicBool,
     state: Watched<State>,
-    /// The waiters: callers that have a place in the queue, or are about to be queued.
-    pub(crate) waiters: Waiters,
+    core: Arc<SharedCore>,
+    /// The number of this session in the core.
+    pub(crate) link: Link,
     /// The callers that wait for a release in Redisson's layout, which has no queue.
     pub(crate) subscribers: Subscribers,
     /// Lets the heartbeat sleep while the session is idle.
@@ -102,35 +115,40 @@ impl fmt::Debug for Session {
 
 impl Session {
     /// Creates a session, which does not connect before [`run`](Self::run).
-    pub(crate) fn new(context: &Arc<Context>) -> Arc<Self> {
-        let session_id = context.new_session_id();
+    pub(crate) fn new(context: &Arc<Context>, host: &Host) -> Arc<Self> {
+        let session_id: Arc<str> = context.new_session_id().into();
+        let link = host.core.with(|core| core.lines.open_link(&session_id));
         Arc::new(Self {
             channel: grant::channel(&session_id),
-            session_id: session_id.into(),
+            session_id,
             context: context.clone(),
-            driver: OnceLock::new(),
+            driver: host.driver.clone(),
             forged: AtomicBool::new(false),
             state: Watched::new(State::Connecting),
-            waiters: Waiters::default(),
+            core: host.core.clone(),
+            link,
             subscribers: Subscribers::new(context.clone()),
             parking: Arc::default(),
             earlier: Notify::new(),
         })
     }
 
+    /// Calls a method of the core about the callers of this session.
+    pub(crate) fn lines<T>(&self, method: impl FnOnce(&mut Lines<Engine>, Link) -> T) -> T {
+        self.core.with(|core| method(&mut core.lines, self.link))
+    }
+
     /// Starts the session.
-    pub(crate) fn run(self: &Arc<Self>, driver: &Weak<dyn Driver>, connector: &Arc<Connector>) {
-        self.driver.get_or_init(|| driver.clone());
+    pub(crate) fn run(self: &Arc<Self>, connector: &Arc<Connector>) {
         let ending = Ending {
             session: self.clone(),
-            driver: driver.clone(),
             connector: connector.clone(),
             presence: connector.outages.session(),
             previous: None,
             replaced: None,
         };
         self.context.spawn(ending.run());
-        if let Some(driver) = driver.upgrade() {
+        if let Some(driver) = self.driver.upgrade() {
             driver.started(self);
         }
     }
@@ -207,7 +225,7 @@ impl Session {
         if let State::Up(connection) = last {
             connection.health.mark_broken();
         }
-        self.waiters.clear();
+        self.lines(Lines::end_link);
         self.subscribers.wake_all();
         self.parking.leave();
     }
@@ -215,13 +233,13 @@ impl Session {
     /// Makes the callers that wait for these locks start over, because another server stores the locks now.
     pub(crate) fn dismiss(&self, has_moved: impl Fn(&LockName) -> bool) {
         self.subscribers.wake_moved(&has_moved);
-        self.waiters.dismiss(has_moved);
+        self.lines(|lines, link| lines.dismiss(link, has_moved));
     }
 
     /// Ends the wait of all callers of this session.
     pub(crate) fn dismiss_waiters(&self) {
         self.subscribers.wake_all();
-        self.waiters.clear();
+        self.lines(|lines, link| lines.dismiss(link, |_| true));
     }
 
     /// Wakes the heartbeat, because the session is no longer idle.
@@ -230,13 +248,8 @@ impl Session {
     }
 
     /// Records the places of callers, and schedules the probe of their lock (see [`probe_after`](Self::probe_after)).
-    pub(crate) fn queued(
-        &self,
-        name: &LockName,
-        places: &[(&AcquireRequest, u64)],
-        holder_ends: Moment,
-    ) {
-        self.waiters.queued(name, places);
+    pub(crate) fn queued(&self, name: &LockName, places: &[(OwnerId, u64)], holder_ends: Moment) {
+        self.lines(|lines, link| lines.queued(link, name, places));
         self.probe_after(name, holder_ends);
     }
 
@@ -244,7 +257,7 @@ impl Session {
     /// now.
     pub(crate) fn probe_after(&self, name: &LockName, holder_ends: Moment) {
         let at = (holder_ends + limits::LEASE_ENDED).min(self.context.now() + limits::HEARTBEAT);
-        if self.waiters.probe_at(name, at) {
+        if self.lines(|lines, link| lines.probe_at(link, name, at)) {
             self.earlier.notify_one();
         }
     }
@@ -255,30 +268,35 @@ impl Session {
             State::Up(connection) => connection.is_idle(),
             State::Connecting | State::Ended => false,
         };
-        quiet && self.waiters.is_empty()
+        quiet && self.lines(|lines, link| lines.is_empty(link))
     }
 
     /// Sends the requests of the queued callers again, with their old places. Sends only the requests for the lock
     /// `only`, or all requests if `only` is `None`. The engine calls this method after a reconnect, after the server
     /// has lost a queue or a grant, and after the local deadline of a grant has passed.
     pub(crate) fn requeue(self: &Arc<Self>, only: Option<&LockName>) {
-        for name in self.waiters.requeue(only) {
+        for name in self.lines(|lines, link| lines.requeue(link, only)) {
             self.enqueue(&name);
         }
     }
 
     /// Sends the requests of this lock's waiters that have not been sent yet.
     pub(crate) fn enqueue(self: &Arc<Self>, name: &LockName) {
-        if let Some(driver) = self.driver.get().and_then(Weak::upgrade) {
+        if let Some(driver) = self.driver.upgrade() {
             driver.enqueue(self, name);
         }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.lines(Lines::forget_link);
     }
 }
 
 /// Ends a session when the task that supervises it ends.
 struct Ending {
     session: Arc<Session>,
-    driver: Weak<dyn Driver>,
     connector: Arc<Connector>,
     presence: SessionPresence,
     /// The connection that the next one closes on the server.
@@ -356,10 +374,10 @@ impl Ending {
         let mut backoff = BACKOFF.0;
         let mut near = OPEN_PATIENCE.0;
         loop {
-            if self.driver.strong_count() == 0 {
+            if self.session.driver.strong_count() == 0 {
                 return;
             }
-            let (session, driver) = (Arc::downgrade(&self.session), self.driver.clone());
+            let (session, driver) = (Arc::downgrade(&self.session), self.session.driver.clone());
             let on_push = move |push| {
                 if let (Some(session), Some(driver)) = (session.upgrade(), driver.upgrade()) {
                     driver.pushed(&session, &push);

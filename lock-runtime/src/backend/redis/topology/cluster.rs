@@ -24,9 +24,10 @@ use tokio::{sync::Notify, task::AbortHandle};
 
 use crate::{
     backend::redis::{
+        core::Link,
         preflight::{Failure, check},
         protocol::slot::{SLOTS, slot_of},
-        session::{Driver, Session},
+        session::{Host, Session},
         topology::node::Node,
         transport::{
             call_error::Redirect,
@@ -48,7 +49,7 @@ pub(crate) struct Cluster {
     context: Arc<Context>,
     /// The servers that the URL names.
     seeds: Vec<Connector>,
-    driver: Weak<dyn Driver>,
+    host: Host,
     map: Watched<SlotMap>,
     /// Notified when the slot map may be outdated.
     outdated: Arc<Notify>,
@@ -112,12 +113,12 @@ impl Cluster {
         context: Arc<Context>,
         seeds: Vec<Connector>,
         outdated: Arc<Notify>,
-        driver: Weak<dyn Driver>,
+        host: Host,
     ) -> Self {
         Self {
             context,
             seeds,
-            driver,
+            host,
             map: Watched::default(),
             outdated,
             reading: Mutex::default(),
@@ -163,6 +164,11 @@ impl Cluster {
     pub(crate) fn node_of(&self, session: &Arc<Session>) -> Option<Arc<Node>> {
         let nodes = self.nodes();
         nodes.into_iter().find(|node| node.has(session))
+    }
+
+    /// Returns the session with this number.
+    pub(crate) fn linked(&self, link: Link) -> Option<Arc<Session>> {
+        self.nodes().iter().find_map(|node| node.linked(link))
     }
 
     /// Returns whether the session connects to the primary that stores the lock.
@@ -243,12 +249,7 @@ impl Cluster {
 
     fn node_at(&self, map: &mut SlotMap, address: ConnectionAddr) -> Arc<Node> {
         let node = map.nodes.entry(address.to_string());
-        let new = || {
-            Arc::new(Node::new(
-                self.seeds[0].beside(address),
-                self.driver.clone(),
-            ))
-        };
+        let new = || Arc::new(Node::new(self.seeds[0].beside(address), self.host.clone()));
         let node = node.or_insert_with(new).clone();
         if self.is_closed() {
             node.close();

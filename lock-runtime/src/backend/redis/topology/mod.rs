@@ -3,10 +3,7 @@
 //! In a Redis Cluster, a lock can move to another server. The callers that wait for a lock that has moved get a new
 //! session with the other server, and keep their places in the queue.
 
-use std::{
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use lock_core::{
     backend::{BackendError, BoxFuture},
@@ -16,9 +13,10 @@ use lock_core::{
 use self::{cluster::Cluster, node::Node};
 use crate::{
     backend::redis::{
+        core::Link,
         preflight::{Failure, check},
         protocol::slot::slot_of,
-        session::{Driver, Session},
+        session::{Host, Session},
         transport::{
             call_error::Redirect,
             connection::Connection,
@@ -41,15 +39,11 @@ pub(crate) enum Topology {
 
 impl Topology {
     /// Creates the topology of the servers with these connectors, without connecting to them.
-    pub(crate) fn new(
-        context: &Arc<Context>,
-        mut connectors: Vec<Connector>,
-        driver: Weak<dyn Driver>,
-    ) -> Self {
+    pub(crate) fn new(context: &Arc<Context>, mut connectors: Vec<Connector>, host: Host) -> Self {
         match connectors[0].outdated.clone() {
-            None => Self::Single(Arc::new(Node::new(connectors.swap_remove(0), driver))),
+            None => Self::Single(Arc::new(Node::new(connectors.swap_remove(0), host))),
             Some(outdated) => {
-                let cluster = Cluster::new(context.clone(), connectors, outdated, driver);
+                let cluster = Cluster::new(context.clone(), connectors, outdated, host);
                 Self::Cluster(Arc::new(cluster))
             }
         }
@@ -205,6 +199,14 @@ impl Topology {
         match (self, name) {
             (Self::Cluster(cluster), Some(name)) => cluster.known_node(name).into_iter().collect(),
             _ => self.nodes(),
+        }
+    }
+
+    /// Returns the session with this number, if its server still stores locks.
+    pub(crate) fn linked(&self, link: Link) -> Option<Arc<Session>> {
+        match self {
+            Self::Single(node) => Some(node.session().clone()),
+            Self::Cluster(cluster) => cluster.linked(link),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     sync::{
-        Arc, Weak,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -13,14 +13,15 @@ use lock_core::{backend::BackendError, key::LockName};
 use once_cell::sync::OnceCell;
 
 use crate::backend::redis::{
-    session::{Driver, Session},
+    core::Link,
+    session::{Host, Session},
     transport::{connection::Connection, connector::Connector, liveness::Liveness},
 };
 
 /// One server, and the client's session with it. The session starts with its first use.
 pub(crate) struct Node {
     connector: Arc<Connector>,
-    driver: Weak<dyn Driver>,
+    host: Host,
     session: OnceCell<Arc<Session>>,
     liveness: Liveness,
     closed: AtomicBool,
@@ -35,10 +36,10 @@ impl fmt::Debug for Node {
 }
 
 impl Node {
-    pub(crate) fn new(connector: Connector, driver: Weak<dyn Driver>) -> Self {
+    pub(crate) fn new(connector: Connector, host: Host) -> Self {
         Self {
             connector: Arc::new(connector),
-            driver,
+            host,
             session: OnceCell::new(),
             liveness: Liveness::default(),
             closed: AtomicBool::new(false),
@@ -51,9 +52,9 @@ impl Node {
 
     pub(crate) fn session(&self) -> &Arc<Session> {
         let session = self.session.get_or_init(|| {
-            let session = Session::new(&self.connector.context);
+            let session = Session::new(&self.connector.context, &self.host);
             if !self.is_closed() {
-                session.run(&self.driver, &self.connector);
+                session.run(&self.connector);
             }
             session
         });
@@ -73,6 +74,12 @@ impl Node {
     pub(crate) fn has(&self, session: &Arc<Session>) -> bool {
         let own = self.session.get();
         own.is_some_and(|own| Arc::ptr_eq(own, session))
+    }
+
+    /// Returns the session with this number, if it is a session of this server.
+    pub(crate) fn linked(&self, link: Link) -> Option<Arc<Session>> {
+        let own = self.session.get().filter(|own| own.link == link);
+        own.cloned()
     }
 
     /// Makes the callers start over that wait for locks that this server no longer stores. `has_moved` returns whether a

@@ -1,5 +1,5 @@
-//! One acquisition on a Redis server, from its first request to its grant. [`state`] chooses each step, and this file
-//! carries out the steps.
+//! One acquisition on a Redis server, from its first request to its grant. The [core](super::super::core) chooses each step,
+//! and this file carries out the steps.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,16 +10,19 @@ use lock_core::{
 };
 use tokio::sync::oneshot;
 
-use self::state::{AttemptState, Event, Step};
 use crate::{
     backend::redis::{
-        protocol::request::{AcquireRequest, Left, Reply},
+        core::{
+            Ended, Stored,
+            acquisition::{Acquisition, Event, Step},
+        },
+        protocol::request::{Left, Reply},
         queue::{
             cleanup::{Sent, give_up},
             grants,
             server::{Retry, Server},
         },
-        session::waiters::Turned,
+        session::shared_core::Caller,
         transport::connection::Connection,
     },
     background::{Polled, TrackedTask},
@@ -27,27 +30,28 @@ use crate::{
     limits,
 };
 
-pub(crate) mod state;
-
 /// An acquisition on a Redis server that has not ended yet.
 pub(crate) struct RedisAttempt {
     server: Arc<Server>,
     request: Request,
-    state: AttemptState,
+    state: Acquisition,
+    /// What the current owner name has on the server, if it does not wait at present. The next owner name takes over the
+    /// place.
+    stored: Stored,
     /// The newest request under the current owner name, and the session that sends this request. `None` before the
     /// owner's first request.
     pub(crate) sent: Option<Sent>,
     /// Completes when this caller's turn comes. The receiver is created before the caller is queued.
-    turn: Option<oneshot::Receiver<Turned>>,
+    turn: Option<oneshot::Receiver<Ended>>,
     /// While this task exists, a shutdown of the client waits for this attempt and its clean-up. `None` before the
     /// first request.
     pub(crate) task: Option<TrackedTask>,
     /// Whether it is possible that the server has granted the lock to an earlier owner name of this acquisition. Set to
     /// false when a request is sent under the current owner name.
     may_hold: bool,
-    /// The request under the previous owner name, and a receiver that completes when the clean-up has removed that name
-    /// from the server. Set only if that request is possibly not answered.
-    cleaning: Option<(Arc<AcquireRequest>, oneshot::Receiver<()>)>,
+    /// Completes when the clean-up has removed the previous owner name from the server, with the place of this name. Set only
+    /// if a request under the previous owner name is possibly not answered.
+    cleaning: Option<oneshot::Receiver<u64>>,
     /// What the server reported about the holder when it refused the lock to the last try under another owner name.
     held_by: Option<Box<HeldBy>>,
     /// The runtime that has polled the caller.
@@ -61,7 +65,8 @@ impl RedisAttempt {
             polled: server.context.polled(),
             server,
             request,
-            state: AttemptState::new(),
+            state: Acquisition::new(),
+            stored: Stored::default(),
             sent: None,
             turn: None,
             task: None,
@@ -85,10 +90,26 @@ impl RedisAttempt {
     /// Applies an answer that settles the attempt. When a settled attempt is dropped, the engine has nothing to give
     /// back to the server. The calling code must not await anything between reading the answer and calling this method.
     pub(crate) fn settle(&mut self, event: Event) -> Step {
-        if let Some(sent) = &self.sent {
-            sent.session.waiters.remove(&sent.request);
-        }
+        self.stop_waiting();
         self.state.on(event)
+    }
+
+    /// Removes the current owner name from the callers that wait.
+    fn stop_waiting(&mut self) {
+        if let Some(Sent { session, request }) = &self.sent {
+            let (name, owner) = (&request.names.lock, request.owner);
+            let stored = session.lines(|lines, link| lines.leave_list(link, name, owner));
+            self.stored = stored.unwrap_or(self.stored);
+        }
+    }
+
+    /// Returns the place in the queue, if it is known.
+    fn place(&self) -> Option<u64> {
+        let of_waiting = self.sent.as_ref().and_then(|Sent { session, request }| {
+            let (name, owner) = (&request.names.lock, request.owner);
+            session.lines(|lines, link| lines.stored(link, name, owner))
+        });
+        of_waiting.unwrap_or(self.stored).place
     }
 
     /// Continues under a new owner name, which takes over the place of the old owner name in the queue. A late answer
@@ -96,24 +117,22 @@ impl RedisAttempt {
     /// or removes the old name from the queue.
     pub(crate) fn start_over(&mut self) {
         self.turn = None;
-        let mut place = None;
+        self.stop_waiting();
         if let Some(old) = self.sent.take() {
-            place = old.request.place();
-            old.session.waiters.remove(&old.request);
             if !self.state.is_not_carried_out() {
                 let (server, task) = (self.server.clone(), self.server.track_cleanup());
                 let is_unsure = !old.request.is_settled();
-                let request = is_unsure.then(|| old.request.clone());
                 self.may_hold = is_unsure;
                 let (gone, is_gone) = oneshot::channel();
                 self.server.context.spawn(async move {
                     give_up(server, old, gone).await;
                     drop(task);
                 });
-                self.cleaning = request.map(|request| (request, is_gone));
+                self.cleaning = is_unsure.then_some(is_gone);
             }
         }
-        self.state.start_over(place);
+        self.state.start_over();
+        self.stored.granted = 0;
         self.request.owner = self.server.context.new_owner();
     }
 
@@ -121,9 +140,10 @@ impl RedisAttempt {
     /// request can still get the lock for the previous name. A request under the new name would then find the lock
     /// taken. If the unanswered request got a place in the queue, the new owner name takes over this place.
     pub(crate) async fn cleaned(&mut self) {
-        if let Some((old, is_gone)) = &mut self.cleaning {
-            let _ = is_gone.await;
-            self.state.start_over(old.place());
+        if let Some(is_gone) = &mut self.cleaning {
+            if let Ok(place) = is_gone.await {
+                self.stored.place.get_or_insert(place);
+            }
             self.cleaning = None;
         }
     }
@@ -155,9 +175,7 @@ impl RedisAttempt {
         }
         let (node, connection) = self.server.sessions.connected(&self.request.name).await?;
         let session = node.session().clone();
-        let request = self.server.acquire_request(&self.request, &session);
-        request.set_place(self.state.place().unwrap_or_default());
-        let request = Arc::new(request);
+        let request = Arc::new(self.server.acquire_request(&self.request, &session));
         Ok(Some((Sent { session, request }, connection)))
     }
 
@@ -189,7 +207,14 @@ impl RedisAttempt {
         self.sent = Some(sent.clone());
         self.may_hold = false;
         if self.turn.is_none() && !self.request.wait.is_zero() {
-            let (turn, alone) = session.waiters.join(request, self.polled.clone());
+            let (told, turn) = oneshot::channel();
+            let polled = self.polled.clone();
+            let caller = Caller { polled, told };
+            self.stop_waiting();
+            let (name, owner, stored) = (&request.names.lock, request.owner, self.stored);
+            let alone = session.lines(|lines, link| {
+                lines.join(link, name, owner, stored, request.clone(), caller)
+            });
             self.turn = Some(turn);
             session.watch();
             if !alone {
@@ -200,11 +225,12 @@ impl RedisAttempt {
         request.ask();
         self.state.on(Event::Asks);
         request.carry(&connection);
-        let reply = request.acquire(&connection).await;
+        let place = self.place();
+        let reply = request.acquire(&connection, place).await;
         if let Ok(Reply::Granted(_) | Reply::Busy) = reply {
             // The answer to a request of the session can describe the same grant. The caller no longer waits, so it does not
             // get this grant again.
-            session.waiters.remove(request);
+            self.stop_waiting();
             // When `end` returns, all earlier requests under this owner name have ended.
             request.end().await;
         }
@@ -214,16 +240,20 @@ impl RedisAttempt {
         Ok(match reply {
             Ok(Reply::Granted(grant)) => self.settle(Event::Granted(grant)),
             Ok(Reply::Busy) => self.settle(Event::Busy),
-            Ok(Reply::Held(grant)) if self.turn.is_none() => {
+            Ok(Reply::Held { grant, .. }) if self.turn.is_none() => {
                 self.settle(Event::Granted(grant.sole()))
             }
-            Ok(Reply::Held(grant)) => {
+            Ok(Reply::Held { grant, place }) => {
+                let (name, owner) = (&request.names.lock, request.owner);
+                if let (Some(place), None) = (place, self.place()) {
+                    session.lines(|lines, link| lines.queued(link, name, &[(owner, place)]));
+                }
                 grants::take_up(&self.server, session, &request.names.lock, &grant);
                 self.state.on(Event::Queued)
             }
             Ok(Reply::Queued { place, holder_ends }) => {
                 let name = &request.names.lock;
-                session.queued(name, &[(&**request, place)], holder_ends);
+                session.queued(name, &[(request.owner, place)], holder_ends);
                 tracing::debug!(target: TARGET, server = %self.server.address(), key = %self.server.key(&request.names.lock), place, "queued");
                 self.state.on(Event::Queued)
             }
@@ -263,15 +293,16 @@ impl RedisAttempt {
             .turn
             .as_mut()
             .expect("a waiting caller has a receiver for its turn");
-        let turned = turn.await;
+        let ended = turn.await.unwrap_or(Ended::Dismissed);
         self.turn = None;
-        match turned {
-            Ok(Ok(())) => Ok(Box::pin(self.take_turn())
-                .await
-                .unwrap_or_else(|| self.state.on(Event::Missed))),
-            Ok(Err(error)) => Ok(self.state.on(Event::Refused(error))),
-            Err(_) if self.server.is_shutting_down() => Err(BackendError::ShutDown),
-            Err(_) => Ok(self.state.on(Event::Dismissed)),
+        match ended {
+            Ended::Turn => {
+                let taken = Box::pin(self.take_turn()).await;
+                Ok(taken.unwrap_or_else(|| self.state.on(Event::Missed)))
+            }
+            Ended::Failed(error) => Ok(self.state.on(Event::Refused(error))),
+            Ended::Dismissed if self.server.is_shutting_down() => Err(BackendError::ShutDown),
+            Ended::Dismissed => Ok(self.state.on(Event::Dismissed)),
         }
     }
 
@@ -281,7 +312,8 @@ impl RedisAttempt {
         // When `end` returns, all earlier requests under this owner name have ended.
         request.end().await;
         let (name, now) = (&request.names.lock, self.server.now());
-        let grant = self.server.cohorts.grant_of(name, request.owner, now)?;
+        let core = &self.server.core;
+        let grant = core.with(|core| core.grant_of(name, request.owner, now))?;
         Some(self.settle(Event::Granted(grant)))
     }
 
@@ -328,7 +360,7 @@ impl RedisAttempt {
             request.carry(&connection);
             let left = request.leave(&connection, false).await;
             if let Ok(Left::Granted(_)) = left {
-                session.waiters.remove(&request);
+                self.stop_waiting();
             }
             if left.is_ok() {
                 request.answered();
@@ -338,18 +370,22 @@ impl RedisAttempt {
                     self.settle(Event::Granted(grant));
                     return Ok(Some(Leaving::Granted(grant)));
                 }
-                Ok(Left::Out { was_queued }) => {
+                Ok(Left::Out { place }) => {
                     // The server has neither a place nor a grant for the caller. If the caller has a turn, the server has
                     // therefore lost the grant of that turn.
-                    session.waiters.remove(&request);
-                    let name = &request.names.lock;
-                    if let Some((token, _)) = self.server.cohorts.turn_of(name, request.owner) {
+                    self.stop_waiting();
+                    let (name, core) = (&request.names.lock, &self.server.core);
+                    if let Some((token, _)) = core.with(|core| core.turn_of(name, request.owner)) {
                         grants::lose(&self.server, name, token);
                     }
-                    return Ok(Some(match self.settle(Event::Left { was_queued }) {
-                        Step::AskOnce => self.try_once().await?,
-                        _ => Leaving::Left,
-                    }));
+                    return Ok(Some(
+                        match self.settle(Event::Left {
+                            was_queued: place.is_some(),
+                        }) {
+                            Step::AskOnce => self.try_once().await?,
+                            _ => Leaving::Left,
+                        },
+                    ));
                 }
                 Ok(Left::Held(grant)) if self.request.wait.is_zero() => {
                     // The attempt has not joined the waiters of its session, so it gets no turn. If too little
@@ -404,15 +440,13 @@ impl Attempt for RedisAttempt {
         Box::pin(async move {
             let mut step = Step::Ask;
             loop {
-                if self.server.is_shutting_down() {
-                    return Err(BackendError::ShutDown);
-                }
                 step = match step {
                     Step::Return(answer) => {
                         self.task = self.task.take().filter(|_| answer == Answer::Missed);
                         return Ok(answer);
                     }
                     Step::Fail(error) => return Err(error),
+                    _ if self.server.is_shutting_down() => return Err(BackendError::ShutDown),
                     step => self.carry_out(step).await?,
                 };
             }
@@ -422,8 +456,9 @@ impl Attempt for RedisAttempt {
     fn again(&mut self) {
         self.polled = self.server.context.polled();
         if self.state.is_settled() {
-            let sent = self.sent.take();
-            self.state.again(sent.and_then(|sent| sent.request.place()));
+            self.sent = None;
+            self.state.again();
+            self.stored.granted = 0;
             self.turn = None;
             self.request.owner = self.server.context.new_owner();
         }
@@ -448,8 +483,7 @@ impl Attempt for RedisAttempt {
 
     fn was_answered(&self) -> bool {
         // A place comes from the server. An answer that grants the lock ends the attempt.
-        let place = self.sent.as_ref().and_then(|sent| sent.request.place());
-        place.or(self.state.place()).is_some() || self.held_by().is_some()
+        self.place().is_some() || self.held_by().is_some()
     }
 
     fn held_by(&self) -> Option<Box<HeldBy>> {
@@ -461,9 +495,11 @@ impl Attempt for RedisAttempt {
 
 impl Drop for RedisAttempt {
     fn drop(&mut self) {
-        if !self.state.is_settled()
-            && let Some(sent) = self.sent.take()
-        {
+        if self.state.is_settled() {
+            return;
+        }
+        self.stop_waiting();
+        if let Some(sent) = self.sent.take() {
             let server = self.server.clone();
             let task = self.task.take();
             let (gone, _) = oneshot::channel();

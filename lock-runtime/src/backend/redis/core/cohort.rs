@@ -2,7 +2,7 @@
 //! member to the next in memory, in the order of the queue, and releases the grant once, after the last turn. A waiter
 //! that is granted a lock alone is a cohort of one.
 //!
-//! This file only makes decisions: it uses no I/O, no clock and no tokio. [`cohort_registry`](super::cohort_registry)
+//! This file only makes decisions: it uses no I/O, no clock and no tokio. [`cohorts`](super::cohorts)
 //! stores the cohorts, and calls their methods.
 //!
 //! # Rules

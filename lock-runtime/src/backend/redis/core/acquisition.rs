@@ -99,11 +99,8 @@ pub(crate) enum Step {
 /// The state of one acquisition. An acquisition that misses its turn continues under a new owner name, and keeps this
 /// state.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct AttemptState {
+pub(crate) struct Acquisition {
     phase: Phase,
-    /// The newest place in the queue that an owner name of this acquisition had. The next owner name takes over this
-    /// place.
-    place: Option<u64>,
     /// Whether a connection broke before the answer to a request under the current owner name came. The server may have
     /// carried out that request.
     unsure: bool,
@@ -112,18 +109,13 @@ pub(crate) struct AttemptState {
     not_carried_out: bool,
 }
 
-impl AttemptState {
+impl Acquisition {
     pub(crate) fn new() -> Self {
         Self {
             phase: Phase::Unsent,
-            place: None,
             unsure: false,
             not_carried_out: false,
         }
-    }
-
-    pub(crate) fn place(&self) -> Option<u64> {
-        self.place
     }
 
     pub(crate) fn is_settled(&self) -> bool {
@@ -198,21 +190,19 @@ impl AttemptState {
         }
     }
 
-    /// Switches to a new owner name. If the previous name had a place in the queue, the new name takes over this place.
-    pub(crate) fn start_over(&mut self, place: Option<u64>) {
+    /// Switches to a new owner name.
+    pub(crate) fn start_over(&mut self) {
         if self.phase != Phase::Settled {
             self.phase = Phase::Unsent;
-            self.place = place.or(self.place);
             self.unsure = false;
             self.not_carried_out = false;
         }
     }
 
-    /// Begins again under a new owner name, after the caller has not taken its grant in time. If the previous name had a
-    /// place in the queue, the new name takes over this place.
-    pub(crate) fn again(&mut self, place: Option<u64>) {
+    /// Begins again under a new owner name, after the caller has not taken its grant in time.
+    pub(crate) fn again(&mut self) {
         self.phase = Phase::Unsent;
-        self.start_over(place);
+        self.start_over();
     }
 
     fn settle(&mut self, answer: Answer) -> Step {
@@ -264,23 +254,23 @@ mod tests {
     }
 
     /// Returns the state of a new acquisition after these events.
-    fn after(events: &[Event]) -> AttemptState {
-        let mut state = AttemptState::new();
+    fn after(events: &[Event]) -> Acquisition {
+        let mut state = Acquisition::new();
         for event in events {
             state.on(event.clone());
         }
         state
     }
 
-    fn unsent() -> AttemptState {
-        AttemptState::new()
+    fn unsent() -> Acquisition {
+        Acquisition::new()
     }
 
-    fn asked() -> AttemptState {
+    fn asked() -> Acquisition {
         after(&[Event::Asks])
     }
 
-    fn waiting() -> AttemptState {
+    fn waiting() -> Acquisition {
         after(&[Event::Joins])
     }
 
@@ -322,7 +312,7 @@ mod tests {
         for event in all_events() {
             let mut state = settled.clone();
             assert_eq!(state.on(event.clone()), Step::Nothing, "{event:?}");
-            state.start_over(Some(9));
+            state.start_over();
             assert_eq!(state, settled, "{event:?}");
         }
     }
@@ -369,16 +359,6 @@ mod tests {
     }
 
     #[test]
-    fn another_owner_comes_back_to_the_place() {
-        let mut state = waiting();
-        state.start_over(Some(5));
-        assert_eq!(state.place(), Some(5));
-        // The second owner name was never queued, so the third name gets the place of the first name.
-        state.start_over(None);
-        assert_eq!(state.place(), Some(5));
-    }
-
-    #[test]
     fn a_request_that_cannot_be_carried_out_is_sent_again() {
         for state in [asked(), waiting()] {
             assert_eq!(state.clone().on(Event::NotReady), Step::AskLater);
@@ -401,7 +381,7 @@ mod tests {
         assert!(!state.is_settled());
         // The unanswered request was sent under the previous owner name, so there is nothing to give back under the new
         // name.
-        state.start_over(None);
+        state.start_over();
         state.on(Event::Asks);
         state.on(Event::Refused(refused()));
         assert!(state.is_settled());

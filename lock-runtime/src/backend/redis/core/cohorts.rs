@@ -1,5 +1,5 @@
-//! The cohorts that a client has on one server. A cohort is a group of neighbours in the queue that share one grant.
-//! [`Cohorts`] passes turns to members that are still waiting, and determines when a grant is given back to the server. This file makes the decisions, and [`grants`](super::grants)
+//! The cohorts that a client has on one server. A cohort is a group of neighbours in the queue that share one grant. The core
+//! passes turns to members that are still waiting, and determines when a grant is given back to the server. `queue/grants.rs`
 //! sends the commands.
 //!
 //! A lock usually has one cohort at most. It can have more after a failover in a Redis Cluster: while the session with the
@@ -9,7 +9,6 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -21,13 +20,12 @@ use lock_core::{
     owner::OwnerId,
 };
 
-use crate::{
-    backend::redis::{
-        protocol::grant::GrantSnapshot,
-        queue::cohort::{Cohort, Departure, Turn},
-        session::{Session, waiters::Told},
+use crate::backend::redis::{
+    core::{
+        cohort::{Cohort, Departure, Turn},
+        waiting::{Ended, Lines, Link, Parts},
     },
-    background::{lock, runtimes::Runtimes},
+    protocol::grant::GrantSnapshot,
 };
 
 #[cfg(test)]
@@ -35,8 +33,8 @@ mod tests;
 
 /// A cohort, and the session in which its members wait.
 #[derive(Debug)]
-struct Entry {
-    session: Arc<Session>,
+pub(crate) struct Entry {
+    link: Link,
     cohort: Cohort,
     /// The moment at which another grant of the lock came, if it came during the turn of a member. The server has then
     /// usually lost this grant, so the member that has the turn is the last one, unless a later answer of the server
@@ -50,18 +48,22 @@ struct Entry {
 
 /// The cohorts by lock, and by the token of the first member. The map is ordered, so that each run of a program visits
 /// the cohorts in the same order.
-type Entries = BTreeMap<(LockName, u64), Entry>;
+pub(crate) type Entries = BTreeMap<(LockName, u64), Entry>;
 
 impl Entry {
-    /// Passes the turn to the next member that is still waiting, and tells it by an entry in `told`. A member whose runtime is
-    /// silent misses its turn: at its next poll, it queues again at its old place.
-    fn pass(&mut self, name: &LockName, runtimes: &Runtimes, now: Moment, told: &mut Told) -> Next {
+    /// Passes the turn to the next member that is still waiting. A member whose runtime is silent misses its turn: at its
+    /// next poll, it queues again at its old place.
+    fn pass<P: Parts>(
+        &mut self,
+        name: &LockName,
+        now: Moment,
+        lines: &mut Lines<P>,
+        is_silent: &dyn Fn(&P::Caller) -> bool,
+    ) -> Next {
         let mut next = Next::Nobody;
         while let Some(turn) = self.cohort.next(now) {
-            let waiters = &self.session.waiters;
-            let is_silent =
-                !runtimes.have_answered(now) && waiters.is_silent(name, turn.owner, runtimes, now);
-            if waiters.tell(name, turn.owner, Ok(()), told) {
+            let is_silent = lines.is_silent(self.link, name, turn.owner, is_silent);
+            if lines.tell(self.link, name, turn.owner, Ended::Turn) {
                 if is_silent {
                     next = Next::Silent;
                     continue;
@@ -74,29 +76,34 @@ impl Entry {
     }
 
     /// Returns the number of members that are still waiting for their turn.
-    fn waiting(&self, name: &LockName) -> usize {
-        let waits = |owner: &&OwnerId| self.session.waiters.waits(name, **owner);
+    fn waiting<P: Parts>(&self, name: &LockName, lines: &Lines<P>) -> usize {
+        let waits = |owner: &&OwnerId| lines.waits(self.link, name, **owner);
         self.cohort.to_come().iter().filter(waits).count()
+    }
+
+    fn has_waiting<P: Parts>(&self, name: &LockName, lines: &Lines<P>) -> bool {
+        let mut to_come = self.cohort.to_come().iter();
+        to_come.any(|owner| lines.waits(self.link, name, *owner))
     }
 
     /// The server describes the grant with these owners. If its member keeps the grant alone, and some of the owners behind
     /// it still wait, the server has lost the script that queued them: returns the token of the member.
-    fn dissolve_again(&mut self, name: &LockName, owners: &[OwnerId]) -> Option<FencingToken> {
+    fn dissolve_again<P: Parts>(
+        &mut self,
+        name: &LockName,
+        owners: &[OwnerId],
+        lines: &Lines<P>,
+    ) -> Option<FencingToken> {
         let turn = self.cohort.turn();
         if !self.cohort.is_dissolved() || self.cohort.is_queueing() {
             return None;
         }
-        let waits = |owner: &&OwnerId| self.session.waiters.waits(name, **owner);
+        let waits = |owner: &&OwnerId| lines.waits(self.link, name, **owner);
         let behind = owners.iter().skip_while(|owner| **owner != turn.owner);
         let others = behind.skip(1).filter(waits).copied().collect();
         self.cohort.queue_again(others);
         let queueing = self.cohort.is_queueing();
         queueing.then(|| FencingToken::new(turn.token))
-    }
-
-    fn has_waiting(&self, name: &LockName) -> bool {
-        let waits = |owner: &OwnerId| self.session.waiters.waits(name, *owner);
-        self.cohort.to_come().iter().any(waits)
     }
 }
 
@@ -115,7 +122,7 @@ enum Next {
 #[derive(Debug)]
 pub(crate) struct Dissolved {
     /// The session in which they wait.
-    pub(crate) session: Arc<Session>,
+    pub(crate) link: Link,
     /// The token by which the server identifies the grant.
     pub(crate) first: FencingToken,
     /// The member that keeps the grant.
@@ -136,7 +143,7 @@ pub(crate) enum Passed {
     /// released.
     Ended(u64),
     /// The local deadline of the grant has passed, and members are still waiting in this session.
-    Late(Arc<Session>),
+    Late(Link),
 }
 
 /// Which token a request to the server has to name, so that the server finds the grant of a holder.
@@ -165,7 +172,7 @@ pub(crate) struct Chores {
 #[derive(Debug, Default)]
 pub(crate) struct TakenUp {
     /// The sessions whose waiters for the lock have to queue again.
-    pub(crate) requeue: Vec<Arc<Session>>,
+    pub(crate) requeue: Vec<Link>,
     /// The token of a turn that has to be given back because no member takes it, and the latest moment at which the
     /// lease of its grant can end.
     pub(crate) give_back: Option<(FencingToken, Moment)>,
@@ -193,7 +200,7 @@ fn of_token<'a>(entries: &'a mut Entries, name: &LockName, token: u64) -> Option
 /// known cohort of this grant, and no longer matters, an answer that describes the grant reverses the replacement.
 fn may_begin(
     cohorts: &mut Entries,
-    session: &Arc<Session>,
+    link: Link,
     name: &LockName,
     grant: &GrantSnapshot,
     now: Moment,
@@ -205,7 +212,7 @@ fn may_begin(
     let is_past = |entry: &Entry| {
         (entry.cohort.is_over() || entry.cohort.until() <= now)
             && entry.cohort.was_known_at(grant.after())
-            && Arc::ptr_eq(&entry.session, session)
+            && entry.link == link
     };
     let is_newer = |entry: &mut Entry| {
         let is_later = entry.left.is_none() && entry.cohort.first() > grant.first;
@@ -226,11 +233,11 @@ fn may_begin(
 
 /// Records that a new grant replaces the known grants of the lock, which the server has usually lost. Returns the
 /// sessions whose waiting members have to queue again.
-fn replace_others(cohorts: &mut Entries, name: &LockName, now: Moment) -> Vec<Arc<Session>> {
+fn replace_others(cohorts: &mut Entries, name: &LockName, now: Moment) -> Vec<Link> {
     let (mut requeue, mut forgotten) = (Vec::new(), Vec::new());
     for other in of_lock(cohorts, name) {
         if !other.cohort.is_over() && other.replaced.is_none() {
-            requeue.push(other.session.clone());
+            requeue.push(other.link);
         }
         other.replaced = Some(now);
         if !other.cohort.is_unsettled() || other.cohort.is_past(now) {
@@ -243,48 +250,51 @@ fn replace_others(cohorts: &mut Entries, name: &LockName, now: Moment) -> Vec<Ar
     requeue
 }
 
-/// The cohorts of a client on one server.
-#[derive(Debug, Default)]
-pub(crate) struct Cohorts {
-    entries: Mutex<Entries>,
-    runtimes: Runtimes,
+/// The state of all acquisitions and grants of a client on one server.
+pub(crate) struct Core<P: Parts> {
+    pub(crate) lines: Lines<P>,
+    cohorts: Entries,
 }
 
-impl Cohorts {
-    pub(crate) fn new(runtimes: Runtimes) -> Self {
+impl<P: Parts> Default for Core<P> {
+    fn default() -> Self {
         Self {
-            entries: Mutex::default(),
-            runtimes,
+            lines: Lines::default(),
+            cohorts: Entries::new(),
         }
     }
+}
 
+impl<P: Parts> Core<P> {
     /// Applies a change to the cohort that contains the token.
     fn with_token<T>(
-        &self,
+        &mut self,
         name: &LockName,
         token: u64,
         change: impl FnOnce(&mut Entry) -> T,
     ) -> Option<T> {
-        of_token(&mut lock(&self.entries), name, token).map(change)
+        of_token(&mut self.cohorts, name, token).map(change)
     }
 
     /// Applies a change to the cohort whose first member has this token.
     fn with_first<T>(
-        &self,
+        &mut self,
         name: &LockName,
         first: u64,
         change: impl FnOnce(&mut Entry) -> T,
     ) -> Option<T> {
-        lock(&self.entries)
-            .get_mut(&(name.clone(), first))
-            .map(change)
+        self.cohorts.get_mut(&(name.clone(), first)).map(change)
     }
 
     /// Returns the grant by which this owner has the turn. Returns `None` if it does not have the turn, if the server has
     /// usually lost the grant, or if the local deadline has passed.
-    pub(crate) fn grant_of(&self, name: &LockName, owner: OwnerId, now: Moment) -> Option<Grant> {
-        let mut cohorts = lock(&self.entries);
-        let mut present = of_lock(&mut cohorts, name).filter(|entry| entry.replaced.is_none());
+    pub(crate) fn grant_of(
+        &mut self,
+        name: &LockName,
+        owner: OwnerId,
+        now: Moment,
+    ) -> Option<Grant> {
+        let mut present = of_lock(&mut self.cohorts, name).filter(|entry| entry.replaced.is_none());
         present.find_map(|entry| entry.cohort.grant_of(owner, now))
     }
 
@@ -292,48 +302,50 @@ impl Cohorts {
     /// one is known already. A suspended cohort (one whose local deadline has passed) is created again if the answer to a request
     /// describes its grant.
     pub(crate) fn take_up(
-        &self,
-        session: &Arc<Session>,
+        &mut self,
+        link: Link,
         name: &LockName,
         grant: &GrantSnapshot,
         now: Moment,
+        is_silent: &dyn Fn(&P::Caller) -> bool,
     ) -> TakenUp {
         let mut chores = TakenUp::default();
-        if *grant.session_id != *session.session_id {
+        if !self.lines.has_id(link, &grant.session_id) {
             return chores; // the grant belongs to an earlier session of these callers, which they have left
         }
-        let is_new = session.waiters.note_grant(name, &grant.owners, grant.first);
+        let is_new = self
+            .lines
+            .note_grant(link, name, &grant.owners, grant.first);
         if grant.is_pushed && !is_new {
             return chores; // each grant is pushed once, so this is a repeated message
         }
         let Some(mut cohort) = Cohort::new(grant, now) else {
             return chores;
         };
-        let mut told = Told::default();
-        let mut cohorts = lock(&self.entries);
-        if !may_begin(&mut cohorts, session, name, grant, now) {
+        if !may_begin(&mut self.cohorts, link, name, grant, now) {
             if !grant.is_pushed
-                && let Some(entry) = cohorts.get_mut(&(name.clone(), grant.first))
+                && let Some(entry) = self.cohorts.get_mut(&(name.clone(), grant.first))
             {
-                chores.dissolve = entry.dissolve_again(name, &grant.owners);
+                chores.dissolve = entry.dissolve_again(name, &grant.owners, &self.lines);
             }
             return chores;
         }
         let key = (name.clone(), grant.first);
-        if let Some(suspended) = cohorts.get(&key) {
+        if let Some(suspended) = self.cohorts.get(&key) {
             cohort.continue_from(&suspended.cohort);
         }
         let mut entry = Entry {
-            session: session.clone(),
+            link,
             cohort,
             replaced: None,
             left: None,
         };
         if !grant.is_pushed {
-            session.waiters.set_grant(name, &grant.owners, grant.first);
+            let lines = &mut self.lines;
+            lines.set_grant(link, name, &grant.owners, grant.first);
         }
-        let is_known = cohorts.contains_key(&key);
-        let next = entry.pass(name, &self.runtimes, now, &mut told);
+        let is_known = self.cohorts.contains_key(&key);
+        let next = entry.pass(name, now, &mut self.lines, is_silent);
         let passed = next == Next::Inside;
         chores.begun = passed && !is_known;
         if let ([owner], Next::Nobody) = (&grant.owners[..], next) {
@@ -348,23 +360,24 @@ impl Cohorts {
             let twice = |other: &mut Entry| {
                 other.cohort.is_inside(*owner) && other.cohort.first() < grant.first
             };
-            if of_lock(&mut cohorts, name).any(twice) {
+            if of_lock(&mut self.cohorts, name).any(twice) {
                 chores.give_back = Some((FencingToken::new(grant.first), grant.until()));
                 return chores;
             }
-            if !grant.is_pushed && !session.waiters.waits(name, *owner) {
+            if !grant.is_pushed && !self.lines.waits(link, name, *owner) {
                 return chores;
             }
         }
-        let suspended = cohorts.remove(&key);
-        let waiting = entry.has_waiting(name);
+        let suspended = self.cohorts.remove(&key);
+        let waiting = entry.has_waiting(name, &self.lines);
         if passed || waiting {
-            chores.requeue = replace_others(&mut cohorts, name, now);
+            chores.requeue = replace_others(&mut self.cohorts, name, now);
         }
         if !passed && waiting {
             // The local deadline of the grant has passed, so the members queue again.
-            chores.requeue.push(session.clone());
-            cohorts.extend(suspended.map(|suspended| (key, suspended)));
+            chores.requeue.push(link);
+            self.cohorts
+                .extend(suspended.map(|suspended| (key, suspended)));
             return chores;
         }
         if !passed {
@@ -373,15 +386,19 @@ impl Cohorts {
             chores.give_back = Some((token, entry.cohort.latest_end()));
             entry.cohort.end();
         }
-        cohorts.insert(key, entry);
+        self.cohorts.insert(key, entry);
         chores
     }
 
     /// Passes the turn to the next member when the member with this token leaves.
-    pub(crate) fn pass(&self, name: &LockName, token: u64, now: Moment) -> Passed {
-        let mut told = Told::default();
-        let mut cohorts = lock(&self.entries);
-        let Some(entry) = of_token(&mut cohorts, name, token) else {
+    pub(crate) fn pass(
+        &mut self,
+        name: &LockName,
+        token: u64,
+        now: Moment,
+        is_silent: &dyn Fn(&P::Caller) -> bool,
+    ) -> Passed {
+        let Some(entry) = of_token(&mut self.cohorts, name, token) else {
             return Passed::Unknown;
         };
         let first = entry.cohort.first();
@@ -389,7 +406,7 @@ impl Cohorts {
             Departure::Stale => return Passed::Stale,
             Departure::Ended => return Passed::Ended(first),
             // In a session that has ended, nobody shares the grant again.
-            Departure::Suspended if entry.session.has_ended() => {
+            Departure::Suspended if self.lines.has_ended(entry.link) => {
                 entry.cohort.end();
                 return Passed::Ended(first);
             }
@@ -405,13 +422,13 @@ impl Cohorts {
             entry.cohort.end();
             return Passed::Ended(first);
         }
-        if entry.pass(name, &self.runtimes, now, &mut told) == Next::Inside {
+        if entry.pass(name, now, &mut self.lines, is_silent) == Next::Inside {
             return Passed::On;
         }
-        if entry.has_waiting(name) {
+        if entry.has_waiting(name, &self.lines) {
             entry.cohort.suspend();
             entry.left = Some(now);
-            return Passed::Late(entry.session.clone());
+            return Passed::Late(entry.link);
         }
         entry.cohort.end();
         Passed::Ended(first)
@@ -419,18 +436,19 @@ impl Cohorts {
 
     /// Returns the latest known moment at which the lease of the member with this token can end on the server. Returns
     /// `None` if this process knows no cohort that contains the token.
-    pub(crate) fn latest_end(&self, name: &LockName, token: FencingToken) -> Option<Moment> {
+    pub(crate) fn latest_end(&mut self, name: &LockName, token: FencingToken) -> Option<Moment> {
         self.with_token(name, token.get(), |entry| entry.cohort.latest_end())
     }
 
-    /// Returns the token of the turn that this owner has, and the latest moment at which the lease of its grant can end.
+    /// Returns the token of the turn that this owner has, and the latest moment at which the lease of its grant can end. A
+    /// grant that the server has usually lost does not count.
     pub(crate) fn turn_of(
-        &self,
+        &mut self,
         name: &LockName,
         owner: OwnerId,
     ) -> Option<(FencingToken, Moment)> {
-        let mut cohorts = lock(&self.entries);
-        let entry = of_lock(&mut cohorts, name).rfind(|entry| entry.cohort.is_inside(owner))?;
+        let mut present = of_lock(&mut self.cohorts, name).filter(|entry| entry.replaced.is_none());
+        let entry = present.rfind(|entry| entry.cohort.is_inside(owner))?;
         let token = FencingToken::new(entry.cohort.turn().token);
         Some((token, entry.cohort.latest_end()))
     }
@@ -439,11 +457,10 @@ impl Cohorts {
     /// passed, the grant's waiting members queue again. Removes a released cohort if no caller of the session waits for its
     /// lock. Removes the replaced and ended cohorts of all sessions whose grants are past. Releases the grant of a suspended
     /// cohort whose last member has left, if nobody shares the grant again.
-    pub(crate) fn heartbeat_chores(&self, session: &Arc<Session>, now: Moment) -> Chores {
+    pub(crate) fn heartbeat_chores(&mut self, link: Link, now: Moment) -> Chores {
         let mut chores = Chores::default();
-        let mut cohorts = lock(&self.entries);
         // The session of a member that has left may be idle, so each session does this for all sessions.
-        for ((name, _), entry) in cohorts.iter_mut() {
+        for ((name, _), entry) in self.cohorts.iter_mut() {
             let has_left = entry.left.is_some_and(|left| left + CLAIM <= now);
             if has_left && entry.cohort.is_suspended() {
                 let last = FencingToken::new(entry.cohort.turn().token);
@@ -452,20 +469,20 @@ impl Cohorts {
                 chores.release.push((name.clone(), last, ends));
             }
         }
-        let ours = |entry: &Entry| Arc::ptr_eq(&entry.session, session);
-        cohorts.retain(|(name, _), entry| {
-            let is_unneeded = entry.cohort.is_released() && !session.waiters.are_at(name);
+        let ours = |entry: &Entry| entry.link == link;
+        self.cohorts.retain(|(name, _), entry| {
+            let is_unneeded = entry.cohort.is_released() && !self.lines.are_at(link, name);
             let is_closed = entry.replaced.is_some() || entry.cohort.is_ended();
             // A request to release the grant can still be under way. If the registry forgot a grant that the server still
             // has, members could share the grant again, and the release would then end their turns.
             let is_past = is_closed && entry.cohort.is_past(now);
             !(is_past || (is_unneeded && ours(entry)))
         });
-        for ((name, _), entry) in cohorts.iter_mut() {
+        for ((name, _), entry) in self.cohorts.iter_mut() {
             if !ours(entry) || entry.cohort.is_over() {
                 continue;
             }
-            if entry.cohort.is_late(now) && entry.has_waiting(name) {
+            if entry.cohort.is_late(now) && entry.has_waiting(name, &self.lines) {
                 entry.cohort.suspend();
                 chores.requeue.push(name.clone());
             }
@@ -475,7 +492,7 @@ impl Cohorts {
 
     /// Returns whether an ended session still needs its heartbeat. The heartbeat ends turns whose grant has run out, releases suspended
     /// cohorts, and removes old cohorts. A member that holds the lock needs no heartbeat.
-    pub(crate) fn need_heartbeat(&self, session: &Arc<Session>) -> bool {
+    pub(crate) fn need_heartbeat(&self, link: Link) -> bool {
         let is_needed = |entry: &Entry| {
             let cohort = &entry.cohort;
             match cohort.is_suspended() {
@@ -483,18 +500,15 @@ impl Cohorts {
                 false => cohort.is_over(),
             }
         };
-        let cohorts = lock(&self.entries);
-        let mut ours = cohorts
-            .values()
-            .filter(|entry| Arc::ptr_eq(&entry.session, session));
+        let mut ours = self.cohorts.values().filter(|entry| entry.link == link);
         // A caller that still waits can get a turn.
-        !session.waiters.is_empty() || ours.any(is_needed)
+        !self.lines.is_empty(link) || ours.any(is_needed)
     }
 
     /// Returns which token a request has to name to identify the grant of the holder with this token.
-    pub(crate) fn known(&self, name: &LockName, token: FencingToken) -> Known {
+    pub(crate) fn known(&mut self, name: &LockName, token: FencingToken) -> Known {
         let token = token.get();
-        match of_token(&mut lock(&self.entries), name, token) {
+        match of_token(&mut self.cohorts, name, token) {
             Some(Entry { cohort, .. }) if cohort.has_turn(token) => Known::Turn(cohort.first()),
             Some(_) => Known::Over,
             None => Known::Itself,
@@ -502,7 +516,7 @@ impl Cohorts {
     }
 
     /// Records that the member with this token asks for a lease that ends at `until`.
-    pub(crate) fn note_request(&self, name: &LockName, token: FencingToken, until: Moment) {
+    pub(crate) fn note_request(&mut self, name: &LockName, token: FencingToken, until: Moment) {
         self.with_token(name, token.get(), |entry| {
             entry.cohort.note_request(token.get(), until);
         });
@@ -512,7 +526,7 @@ impl Cohorts {
     /// Returns false if the cohort ignores the answer. The cohort does so if that member no longer has the turn, or if that
     /// member holds the lock and the local deadline passed before the answer came.
     pub(crate) fn confirm(
-        &self,
+        &mut self,
         name: &LockName,
         token: FencingToken,
         until: Moment,
@@ -525,27 +539,26 @@ impl Cohorts {
     /// Lets the member with this token keep its grant alone, if others wait that want less than `lease`; `None` stands for
     /// more than any lease. Returns `None` if nobody has to queue again.
     pub(crate) fn dissolve(
-        &self,
+        &mut self,
         name: &LockName,
         token: FencingToken,
         lease: Option<Duration>,
     ) -> Option<Dissolved> {
-        self.with_token(name, token.get(), |entry| {
-            let more = lease.is_none_or(|lease| lease > entry.cohort.lease());
-            let wants_more = more && entry.has_waiting(name);
-            let others = entry.cohort.dissolve(token.get(), wants_more).clone();
-            (!others.is_empty()).then(|| Dissolved {
-                session: entry.session.clone(),
-                first: FencingToken::new(entry.cohort.first()),
-                owner: entry.cohort.turn().owner,
-                others,
-            })
-        })?
+        let entry = of_token(&mut self.cohorts, name, token.get())?;
+        let more = lease.is_none_or(|lease| lease > entry.cohort.lease());
+        let wants_more = more && entry.has_waiting(name, &self.lines);
+        let others = entry.cohort.dissolve(token.get(), wants_more).clone();
+        (!others.is_empty()).then(|| Dissolved {
+            link: entry.link,
+            first: FencingToken::new(entry.cohort.first()),
+            owner: entry.cohort.turn().owner,
+            others,
+        })
     }
 
     /// Records that the server has queued the other members of the cohort again in which the member with this token has the
     /// turn.
-    pub(crate) fn has_queued(&self, name: &LockName, token: FencingToken) {
+    pub(crate) fn has_queued(&mut self, name: &LockName, token: FencingToken) {
         self.with_token(name, token.get(), |entry| {
             entry.cohort.has_queued(token.get());
         });
@@ -553,39 +566,48 @@ impl Cohorts {
 
     /// Whether other members have to queue again before the member with this token leaves: because the server has not
     /// queued them yet, or because the lock then stays taken (`retains`).
-    pub(crate) fn dissolves(&self, name: &LockName, token: FencingToken, retains: bool) -> bool {
-        self.with_token(name, token.get(), |entry| {
-            let others = entry.cohort.is_queueing() || (retains && entry.has_waiting(name));
-            others && entry.cohort.has_turn(token.get())
+    pub(crate) fn dissolves(
+        &mut self,
+        name: &LockName,
+        token: FencingToken,
+        retains: bool,
+    ) -> bool {
+        of_token(&mut self.cohorts, name, token.get()).is_some_and(|entry| {
+            let waits = retains && entry.has_waiting(name, &self.lines);
+            (entry.cohort.is_queueing() || waits) && entry.cohort.has_turn(token.get())
         })
-        .unwrap_or(false)
     }
 
     /// Limits an extension to the lease that all members of the cohort want, while others wait.
-    pub(crate) fn shared(&self, name: &LockName, token: FencingToken, extend: Extend) -> Extend {
-        let limited = self.with_token(name, token.get(), |entry| match extend {
-            Extend::To(lease) if entry.cohort.is_queueing() || entry.has_waiting(name) => {
+    pub(crate) fn shared(
+        &mut self,
+        name: &LockName,
+        token: FencingToken,
+        extend: Extend,
+    ) -> Extend {
+        match (extend, of_token(&mut self.cohorts, name, token.get())) {
+            (Extend::To(lease), Some(entry))
+                if entry.cohort.is_queueing() || entry.has_waiting(name, &self.lines) =>
+            {
                 Extend::To(lease.min(entry.cohort.lease()))
             }
-            extend => extend,
-        });
-        limited.unwrap_or(extend)
+            _ => extend,
+        }
     }
 
     /// Removes the cohort whose first member has this token, because the server has confirmed the release of its grant.
     /// If callers are waiting for the lock, only marks the cohort as released. This method does nothing while a member
     /// of the cohort has the turn.
-    pub(crate) fn forget(&self, name: &LockName, first: FencingToken) {
-        let mut cohorts = lock(&self.entries);
+    pub(crate) fn forget(&mut self, name: &LockName, first: FencingToken) {
         let key = (name.clone(), first.get());
         let is_over = |entry: &&mut Entry| entry.cohort.is_over() && entry.left.is_none();
-        let Some(entry) = cohorts.get_mut(&key).filter(is_over) else {
+        let Some(entry) = self.cohorts.get_mut(&key).filter(is_over) else {
             return;
         };
-        if entry.session.waiters.are_at(name) {
+        if self.lines.are_at(entry.link, name) {
             entry.cohort.mark_released();
         } else {
-            cohorts.remove(&key);
+            self.cohorts.remove(&key);
         }
     }
 
@@ -593,7 +615,7 @@ impl Cohorts {
     /// session calls this method after the server has answered this member's release. The release of an earlier member
     /// does not end the grant, because that member only passes its turn on. If other members are behind the first member,
     /// the first member, too, only passes its turn on, although the grant has the first member's token.
-    pub(crate) fn forget_turn(&self, name: &LockName, token: FencingToken) {
+    pub(crate) fn forget_turn(&mut self, name: &LockName, token: FencingToken) {
         let of_last = self.with_token(name, token.get(), |entry| {
             let cohort = &entry.cohort;
             (cohort.turn().token == token.get()).then(|| cohort.first())
@@ -605,18 +627,18 @@ impl Cohorts {
 
     /// Ends the cohort whose first member has this token, because the server no longer has the cohort's grant. Returns
     /// the session in which the cohort's members wait, or `None` if this process does not know the grant.
-    pub(crate) fn lose(&self, name: &LockName, first: u64) -> Option<Arc<Session>> {
+    pub(crate) fn lose(&mut self, name: &LockName, first: u64) -> Option<Link> {
         self.with_first(name, first, |entry| {
             entry.cohort.end();
-            entry.session.clone()
+            entry.link
         })
     }
 
-    /// Returns whether the server has lost the grant of the cohort whose first member has the token `granted`. The
-    /// calling code has sent a request at `asked`, and the answer has shown that an owner of this grant has neither a
-    /// place nor a grant on the server. Returns false if the cohort is over, if the owner has queued again because one
-    /// member keeps the grant alone, or if this process did not know the grant before `asked`.
-    pub(crate) fn has_lost(&self, name: &LockName, granted: u64, asked: Moment) -> bool {
+    /// The answer to a request that was sent at `asked` has shown that an owner has neither a place nor a grant on the server.
+    /// `granted` is its newest grant that was known then ([`Stored::granted`](super::Stored::granted)). Returns
+    /// whether the server has lost this grant. Returns false if the cohort is over, or if the owner has queued again because
+    /// one member keeps the grant alone.
+    pub(crate) fn has_lost(&mut self, name: &LockName, granted: u64, asked: Moment) -> bool {
         self.with_first(name, granted, |Entry { cohort, .. }| {
             !cohort.is_over() && !cohort.is_dissolved() && cohort.was_known_at(asked)
         })
@@ -626,9 +648,8 @@ impl Cohorts {
     /// Returns the newest turn in the cohort whose first member has this token, and the number of members that are
     /// still waiting. Returns `None` if this process does not know the grant, or if its last member has left.
     pub(crate) fn seen(&self, name: &LockName, first: u64) -> Option<(Turn, usize)> {
-        self.with_first(name, first, |entry| {
-            let is_known = entry.left.is_none();
-            is_known.then(|| (entry.cohort.turn(), entry.waiting(name)))
-        })?
+        let entry = self.cohorts.get(&(name.clone(), first))?;
+        let is_known = entry.left.is_none();
+        is_known.then(|| (entry.cohort.turn(), entry.waiting(name, &self.lines)))
     }
 }
