@@ -22,6 +22,13 @@ pub enum ConnectError {
         /// What is wrong with the URL.
         detail: String,
     },
+    /// The URL or a setting of the builder needs a feature of the crate `lock-runtime` that is off.
+    MissingFeature {
+        /// What needs the feature, for instance `redis+cluster://`.
+        needed_by: String,
+        /// The name of the feature. For `tls-ring`, the feature `tls-aws-lc` serves as well.
+        feature: &'static str,
+    },
     /// The TLS settings of the builder cannot be used.
     InvalidTls {
         /// The setting that is wrong, the name of its file, and the reason.
@@ -205,6 +212,12 @@ impl fmt::Display for ConnectError {
             Self::InvalidUrl { detail } => {
                 write!(f, "the lock server's URL is not valid ({detail})")
             }
+            Self::MissingFeature { needed_by, feature } => {
+                write!(
+                    f,
+                    "{needed_by} needs the feature `{feature}` of lock-runtime"
+                )
+            }
             Self::InvalidTls { detail } => {
                 write!(f, "the TLS settings are not valid ({detail})")
             }
@@ -324,6 +337,9 @@ impl std::error::Error for ConnectError {
             ),
             Self::InvalidUrl { .. } => &Advice(
                 "write redis://[user:password@]host[:port][/db], rediss://.., unix:///path, redis+sentinel://host1,host2,host3/group, redis+cluster://host1,host2,host3, redlock://host1,host2,host3 or memory:",
+            ),
+            Self::MissingFeature { .. } => &Advice(
+                "add the feature to those of lock-runtime in Cargo.toml; README.md lists all features, and for TLS, `tls-aws-lc` serves as well as `tls-ring`",
             ),
             Self::InvalidTls { .. } => &Advice(
                 "check the builder's tls_root_certificates, tls_client_certificate and tls_server_name, see docs/guides/tls.md",

@@ -36,6 +36,12 @@
 //! and `lock.hold`, with the level `DEBUG`, show how long the call waited, and how long it held its locks. With the feature `metrics`, the
 //! engine reports metrics through the facade crate `metrics`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
+// The backends share limits, metrics and helpers of which each feature uses a part. With all features, the lint covers
+// the whole crate. The compiler generates no machine code for what is not used.
+#![cfg_attr(
+    not(all(feature = "cluster", feature = "redisson", feature = "redlock")),
+    allow(dead_code, reason = "some features use only a part of the shared code")
+)]
 
 mod acquire;
 mod backend;
@@ -43,7 +49,9 @@ mod background;
 mod call;
 mod client;
 mod connect_error;
+mod credentials;
 mod events;
+mod features;
 mod guard;
 mod in_current_hold;
 mod lease;
@@ -61,7 +69,6 @@ pub mod __private;
 #[doc(hidden)]
 pub mod simulation;
 
-pub use backend::redis::transport::credentials::Credentials;
 #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
 pub use backend::redis::transport::pem::Pem;
 pub use call::Run;
@@ -73,6 +80,7 @@ pub use client::{
     testing::Testing,
 };
 pub use connect_error::{ConnectError, URL_VARIABLE};
+pub use credentials::Credentials;
 #[cfg(feature = "metrics")]
 pub use events::metrics::{METRIC_BUCKETS, describe_metrics};
 pub use events::{LeaseLoss, LeaseWarning, Stats};

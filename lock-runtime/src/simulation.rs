@@ -8,11 +8,11 @@ use redis::ConnectionAddr;
 use tokio::runtime::Handle;
 
 pub use crate::background::{
-    socket::{Socket, TryWrite},
+    network::{Socket, TryWrite},
     world::World,
 };
 use crate::{
-    background::{Context, Network, Process, Random, clock::Clock},
+    background::{Context, Process, Random, clock::Clock, network::Network},
     client::builder::LockClientBuilder,
 };
 

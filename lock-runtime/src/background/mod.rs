@@ -7,7 +7,6 @@
 use std::{
     fmt,
     future::Future,
-    io,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
@@ -20,7 +19,6 @@ use std::{
 use foldhash::HashMap;
 use lock_core::{backend::BoxFuture, lease::Moment, owner::OwnerId};
 use once_cell::sync::Lazy;
-use redis::ConnectionAddr;
 use tokio::{
     runtime::{self, Builder, Handle},
     task::{AbortHandle, JoinError, JoinHandle},
@@ -32,13 +30,15 @@ use self::clock::{BootClock, Clock};
 use tokio_util::sync::CancellationToken;
 pub(crate) use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken as TrackedTask};
 
-use self::socket::Socket;
+#[cfg(feature = "redis")]
+use self::network::{Network, SystemNetwork};
 use crate::limits;
 pub(crate) mod clock;
 pub(crate) mod driven;
+#[cfg(feature = "redis")]
+pub(crate) mod network;
 pub(crate) mod parking;
 pub(crate) mod runtimes;
-pub(crate) mod socket;
 pub(crate) mod watched;
 #[cfg(feature = "__simulation")]
 pub(crate) mod world;
@@ -154,20 +154,6 @@ impl Random for SystemRandom {
     }
 }
 
-/// Connects to Redis servers.
-pub(crate) trait Network: Send + Sync {
-    fn connect<'a>(&'a self, address: &'a ConnectionAddr) -> BoxFuture<'a, io::Result<Socket>>;
-}
-
-/// Connects through the sockets of the operating system.
-struct SystemNetwork;
-
-impl Network for SystemNetwork {
-    fn connect<'a>(&'a self, address: &'a ConnectionAddr) -> BoxFuture<'a, io::Result<Socket>> {
-        Box::pin(socket::open(address))
-    }
-}
-
 /// The process in which the engine runs, as it is reported to other processes.
 #[derive(Debug, Clone)]
 pub(crate) struct Process {
@@ -190,6 +176,7 @@ impl Process {
 /// The environment of the engine as one value.
 pub(crate) struct Context {
     pub(crate) process: Process,
+    #[cfg(feature = "redis")]
     network: Box<dyn Network>,
     clock: Box<dyn Clock>,
     random: Box<dyn Random>,
@@ -224,6 +211,7 @@ impl Context {
                 Process::current(),
                 Box::new(clock),
                 Box::new(SystemRandom),
+                #[cfg(feature = "redis")]
                 Box::new(SystemNetwork),
                 runtime,
             ))
@@ -235,11 +223,12 @@ impl Context {
         process: Process,
         clock: Box<dyn Clock>,
         random: Box<dyn Random>,
-        network: Box<dyn Network>,
+        #[cfg(feature = "redis")] network: Box<dyn Network>,
         runtime: Handle,
     ) -> Self {
         Self {
             process,
+            #[cfg(feature = "redis")]
             network,
             clock,
             random,
@@ -307,6 +296,7 @@ impl Context {
         }
     }
 
+    #[cfg(feature = "redis")]
     pub(crate) fn network(&self) -> &dyn Network {
         &*self.network
     }

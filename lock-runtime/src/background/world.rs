@@ -12,7 +12,7 @@ use lock_core::{backend::BoxFuture, lease::Moment};
 use redis::ConnectionAddr;
 use tokio::task::AbortHandle;
 
-use crate::background::socket::Socket;
+use crate::background::network::Socket;
 
 /// The environment of a simulated process, as far as the engine depends on it: the clock, random numbers and the
 /// network.

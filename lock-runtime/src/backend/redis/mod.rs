@@ -34,7 +34,6 @@ use self::{
         attempt::RedisAttempt,
         grants,
         multi::acquire_multi,
-        notify::NotifiedAttempt,
         renew_commands::{BATCH_LIMIT, renew, renew_all},
         replicas::replicate,
         scan::ServerScan,
@@ -42,7 +41,9 @@ use self::{
     },
     transport::connector::Destination,
 };
-use crate::{background::Context, connect_error::ConnectError, events::Counters};
+use crate::{
+    backend::open::Open, background::Context, connect_error::ConnectError, events::Counters,
+};
 
 /// The settings for the connection to the server.
 pub(crate) struct RedisConfig {
@@ -60,7 +61,7 @@ pub(crate) struct RedisBackend {
 
 impl RedisBackend {
     /// Creates the backend, without connecting to the server. The first session checks, before it connects, whether the
-    /// server can be used for locks. It skips this check if [`connect`](Self::connect) has already checked the server.
+    /// server can be used for locks. It skips this check if [`connect`](Open::connect) has already checked the server.
     pub(crate) fn open(
         config: RedisConfig,
         context: &Arc<Context>,
@@ -74,12 +75,15 @@ impl RedisBackend {
             allow_eviction,
         })
     }
+}
 
-    /// Connects to the server once, so that a problem with the server is reported when the client is created.
-    pub(crate) async fn connect(&self, patience: Duration) -> Result<(), ConnectError> {
-        self.server.check(self.allow_eviction, patience).await?;
-        self.server.sessions.connect();
-        Ok(())
+impl Open for RedisBackend {
+    fn connect(&self, patience: Duration) -> BoxFuture<'_, Result<(), ConnectError>> {
+        Box::pin(async move {
+            self.server.check(self.allow_eviction, patience).await?;
+            self.server.sessions.connect();
+            Ok(())
+        })
     }
 }
 
@@ -99,11 +103,11 @@ impl Backend for RedisBackend {
     fn attempt(&self, request: Request) -> Box<dyn Attempt> {
         let server = self.server.clone();
         // A caller that spins makes attempts that do not wait, so a caller that waits in Redisson's layout has `notify`.
-        if self.server.layout() == Layout::Redisson && !request.wait.is_zero() {
-            Box::new(NotifiedAttempt::new(server, request))
-        } else {
-            Box::new(RedisAttempt::new(server, request))
+        #[cfg(feature = "redisson")]
+        if server.layout() == Layout::Redisson && !request.wait.is_zero() {
+            return Box::new(queue::notify::NotifiedAttempt::new(server, request));
         }
+        Box::new(RedisAttempt::new(server, request))
     }
 
     fn acquire_multi(

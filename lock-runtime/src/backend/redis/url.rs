@@ -13,12 +13,7 @@ pub(crate) fn parse_url(url: &str) -> Result<redis::ConnectionInfo, ConnectError
     let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
     match scheme {
         "redis" | "redis+unix" | "unix" | "valkey" | "valkey+unix" => {}
-        "rediss" | "valkeys" if cfg!(feature = "__tls") => {}
-        "rediss" | "valkeys" => {
-            return Err(invalid(
-                "TLS needs the feature `tls-ring` or `tls-aws-lc` of lock-runtime",
-            ));
-        }
+        "rediss" | "valkeys" => {}
         _ if scheme.contains("sentinel") => {
             return Err(invalid(
                 "write redis+sentinel://sentinel1,sentinel2,sentinel3/group",

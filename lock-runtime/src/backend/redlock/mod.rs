@@ -78,7 +78,10 @@ use self::{
     quorum::Quorum,
 };
 use crate::{
-    backend::redis::{queue::scan::ServerScan, transport::connector::Destination},
+    backend::{
+        open::Open,
+        redis::{queue::scan::ServerScan, transport::connector::Destination},
+    },
     background::Context,
     connect_error::ConnectError,
     events::Counters,
@@ -101,7 +104,7 @@ pub(crate) struct RedlockBackend {
 
 impl RedlockBackend {
     /// Creates the backend, without connecting to the nodes. The first call connects, unless
-    /// [`connect`](Self::connect) has connected before.
+    /// [`connect`](Open::connect) has connected before.
     pub(crate) fn open(
         config: RedlockConfig,
         context: &Arc<Context>,
@@ -119,10 +122,12 @@ impl RedlockBackend {
             quorum: Arc::new(quorum),
         })
     }
+}
 
+impl Open for RedlockBackend {
     /// Connects to the nodes. Fails unless a majority of the nodes is reachable and usable for locks.
-    pub(crate) async fn connect(&self, patience: Duration) -> Result<(), ConnectError> {
-        membership::connect(&self.quorum, patience).await
+    fn connect(&self, patience: Duration) -> BoxFuture<'_, Result<(), ConnectError>> {
+        Box::pin(membership::connect(&self.quorum, patience))
     }
 }
 

@@ -251,7 +251,7 @@ impl Node {
         let (lease, token, run) = (millis(lease), newest.to_string(), self.run_id());
         let args: [&str; 3] = [&lease, &token, &run];
         let read = connection
-            .run(&scripts::QUORUM_PROBE, &[MARK, FENCE], &args)
+            .run(&scripts::quorum::QUORUM_PROBE, &[MARK, FENCE], &args)
             .await;
         let (answer, _) = read.map_err(|error| failed(&self.server, error))?;
         let (state, since, fence, time): (String, u64, u64, u64) =
@@ -291,7 +291,7 @@ impl Node {
             let (since, age, longest) = (since.to_string(), millis(age), millis(longest));
             let args: [&str; 4] = [&since, &age, &longest, &self.run_id()];
             let admitted = connection
-                .run(&scripts::QUORUM_ADMIT, &[MARK, FENCE], &args)
+                .run(&scripts::quorum::QUORUM_ADMIT, &[MARK, FENCE], &args)
                 .await;
             let (answer, _) = admitted.map_err(|error| failed(&self.server, error))?;
             Ok(answer == Value::Int(1))
@@ -331,7 +331,7 @@ impl Node {
         let keys = keys.each_ref().map(String::as_str);
         let answered = self
             .server
-            .run(name, &scripts::QUORUM_REJOIN, &keys, &args)
+            .run(name, &scripts::quorum::QUORUM_REJOIN, &keys, &args)
             .await?;
         if answered.value == Value::Int(-2) {
             self.set_lost(true);
@@ -478,7 +478,7 @@ impl NodeAttempt {
         let (tail, lease) = (asked.tail(connection), millis(asked.lease));
         let taken = connection
             .run(
-                &scripts::QUORUM_TAKE,
+                &scripts::quorum::QUORUM_TAKE,
                 &keys,
                 &[&tail, &lease, &connection.floor, &not_after],
             )
@@ -540,7 +540,7 @@ impl NodeAttempt {
         // over the same connection, the server receives that command after the request and after the token.
         let args = [owner.as_str(), &number];
         match connection
-            .run(&scripts::QUORUM_RAISE_TOKEN, &keys, &args)
+            .run(&scripts::quorum::QUORUM_RAISE_TOKEN, &keys, &args)
             .await
         {
             Ok((Value::Int(1), _)) => {

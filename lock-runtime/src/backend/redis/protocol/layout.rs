@@ -183,38 +183,47 @@ static NATIVE: Scripts = Scripts {
     others: &[&scripts::QUEUE, &scripts::PROBE, &scripts::DISSOLVE],
 };
 
-static REDISSON: Scripts = Scripts {
-    acquire: &scripts::REDISSON_ACQUIRE,
-    multi_acquire: &scripts::REDISSON_MULTI_ACQUIRE,
-    release: &scripts::REDISSON_RELEASE,
-    retain: &scripts::REDISSON_RETAIN,
-    leave: &scripts::REDISSON_LEAVE,
-    renew: &scripts::REDISSON_RENEW,
-    status: &scripts::REDISSON_STATUS,
-    waiters: None,
-    others: &[],
-};
+#[cfg(feature = "redisson")]
+mod redisson {
+    use super::Scripts;
+    use crate::backend::redis::protocol::scripts::redisson as scripts;
 
-/// The scripts of Redisson's layout in a Redis Cluster, where releases are announced on shard channels.
-static REDISSON_IN_CLUSTER: Scripts = Scripts {
-    acquire: &scripts::REDISSON_ACQUIRE,
-    multi_acquire: &scripts::REDISSON_MULTI_ACQUIRE,
-    release: &scripts::REDISSON_CLUSTER_RELEASE,
-    retain: &scripts::REDISSON_CLUSTER_RETAIN,
-    leave: &scripts::REDISSON_CLUSTER_LEAVE,
-    renew: &scripts::REDISSON_RENEW,
-    status: &scripts::REDISSON_STATUS,
-    waiters: None,
-    others: &[],
-};
+    pub(super) static ON_SERVER: Scripts = Scripts {
+        acquire: &scripts::REDISSON_ACQUIRE,
+        multi_acquire: &scripts::REDISSON_MULTI_ACQUIRE,
+        release: &scripts::REDISSON_RELEASE,
+        retain: &scripts::REDISSON_RETAIN,
+        leave: &scripts::REDISSON_LEAVE,
+        renew: &scripts::REDISSON_RENEW,
+        status: &scripts::REDISSON_STATUS,
+        waiters: None,
+        others: &[],
+    };
+
+    /// The scripts in a Redis Cluster, where releases are announced on shard channels.
+    pub(super) static IN_CLUSTER: Scripts = Scripts {
+        acquire: &scripts::REDISSON_ACQUIRE,
+        multi_acquire: &scripts::REDISSON_MULTI_ACQUIRE,
+        release: &scripts::REDISSON_CLUSTER_RELEASE,
+        retain: &scripts::REDISSON_CLUSTER_RETAIN,
+        leave: &scripts::REDISSON_CLUSTER_LEAVE,
+        renew: &scripts::REDISSON_RENEW,
+        status: &scripts::REDISSON_STATUS,
+        waiters: None,
+        others: &[],
+    };
+}
 
 impl Scripts {
     /// Returns the scripts of a layout. `slotted` is true in a Redis Cluster.
     pub(crate) fn of(layout: Layout, slotted: bool) -> &'static Self {
         match (layout, slotted) {
-            (Layout::Redisson, true) => &REDISSON_IN_CLUSTER,
-            (Layout::Redisson, false) => &REDISSON,
-            (Layout::Native, _) => &NATIVE,
+            #[cfg(feature = "redisson")]
+            (Layout::Redisson, true) => &redisson::IN_CLUSTER,
+            #[cfg(feature = "redisson")]
+            (Layout::Redisson, false) => &redisson::ON_SERVER,
+            // Without the feature `redisson`, the builder refuses its layout.
+            _ => &NATIVE,
         }
     }
 

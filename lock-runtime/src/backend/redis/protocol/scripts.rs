@@ -8,18 +8,6 @@ use crate::backend::redis::transport::script::Script;
 const NEXT_TOKEN: &str = include_str!("native/next_token.lua");
 /// Documents the stored state of a lock, and grants the lock to the next waiter.
 const GRANT_NEXT: &str = include_str!("native/grant_next.lua");
-/// Reads and writes the mark of a Redlock's node, which shows whether the node still has its state.
-const MARK: &str = include_str!("quorum/mark.lua");
-/// Documents the stored state of a lock in Redisson's layout, and finds the owner of a lock.
-const REDISSON_OWNER: &str = include_str!("redisson/owner.lua");
-/// Returns the name of the channel of a lock in Redisson's layout.
-const REDISSON_CHANNEL: &str = include_str!("redisson/channel.lua");
-/// Announces a free lock in Redisson's layout.
-const REDISSON_TELL: &str = include_str!("redisson/tell.lua");
-/// Announces a free lock in Redisson's layout in a Redis Cluster.
-const REDISSON_CLUSTER_TELL: &str = include_str!("redisson/cluster_tell.lua");
-/// Takes a free lock in Redisson's layout.
-const REDISSON_GRANT: &str = include_str!("redisson/grant.lua");
 
 macro_rules! scripts {
     ($($name:ident = $($part:expr),+;)*) => {
@@ -40,22 +28,50 @@ scripts! {
     DISSOLVE = include_str!("native/dissolve.lua");
     STATUS = include_str!("native/status.lua");
     WAITERS = include_str!("native/waiters.lua");
+}
 
-    QUORUM_PROBE = MARK, include_str!("quorum/probe.lua");
-    QUORUM_ADMIT = MARK, include_str!("quorum/admit.lua");
-    QUORUM_TAKE = NEXT_TOKEN, MARK, include_str!("quorum/take.lua");
-    QUORUM_RAISE_TOKEN = include_str!("quorum/raise_token.lua");
-    QUORUM_REJOIN = MARK, include_str!("quorum/rejoin.lua");
+#[cfg(feature = "redlock")]
+pub(crate) mod quorum {
+    use super::*;
 
-    REDISSON_ACQUIRE = NEXT_TOKEN, REDISSON_OWNER, REDISSON_GRANT, include_str!("redisson/acquire.lua");
-    REDISSON_MULTI_ACQUIRE = NEXT_TOKEN, REDISSON_OWNER, REDISSON_GRANT, include_str!("redisson/multi_acquire.lua");
-    REDISSON_RELEASE = REDISSON_OWNER, REDISSON_CHANNEL, REDISSON_TELL, include_str!("redisson/release.lua");
-    REDISSON_RETAIN = REDISSON_OWNER, REDISSON_CHANNEL, REDISSON_TELL, include_str!("redisson/retain.lua");
-    REDISSON_LEAVE = REDISSON_OWNER, REDISSON_CHANNEL, REDISSON_TELL, include_str!("redisson/leave.lua");
-    REDISSON_RENEW = REDISSON_OWNER, include_str!("redisson/renew.lua");
-    REDISSON_STATUS = REDISSON_OWNER, include_str!("redisson/status.lua");
+    /// Reads and writes the mark of a Redlock's node, which shows whether the node still has its state.
+    const MARK: &str = include_str!("quorum/mark.lua");
 
-    REDISSON_CLUSTER_RELEASE = REDISSON_OWNER, REDISSON_CHANNEL, REDISSON_CLUSTER_TELL, include_str!("redisson/release.lua");
-    REDISSON_CLUSTER_RETAIN = REDISSON_OWNER, REDISSON_CHANNEL, REDISSON_CLUSTER_TELL, include_str!("redisson/retain.lua");
-    REDISSON_CLUSTER_LEAVE = REDISSON_OWNER, REDISSON_CHANNEL, REDISSON_CLUSTER_TELL, include_str!("redisson/leave.lua");
+    scripts! {
+        QUORUM_PROBE = MARK, include_str!("quorum/probe.lua");
+        QUORUM_ADMIT = MARK, include_str!("quorum/admit.lua");
+        QUORUM_TAKE = NEXT_TOKEN, MARK, include_str!("quorum/take.lua");
+        QUORUM_RAISE_TOKEN = include_str!("quorum/raise_token.lua");
+        QUORUM_REJOIN = MARK, include_str!("quorum/rejoin.lua");
+    }
+}
+
+#[cfg(feature = "redisson")]
+pub(crate) mod redisson {
+    use super::*;
+
+    /// Documents the stored state of a lock in Redisson's layout, and finds the owner of a lock.
+    const OWNER: &str = include_str!("redisson/owner.lua");
+    /// Returns the name of the channel of a lock in Redisson's layout.
+    const CHANNEL: &str = include_str!("redisson/channel.lua");
+    /// Announces a free lock in Redisson's layout.
+    const TELL: &str = include_str!("redisson/tell.lua");
+    /// Announces a free lock in Redisson's layout in a Redis Cluster.
+    const CLUSTER_TELL: &str = include_str!("redisson/cluster_tell.lua");
+    /// Takes a free lock in Redisson's layout.
+    const GRANT: &str = include_str!("redisson/grant.lua");
+
+    scripts! {
+        REDISSON_ACQUIRE = NEXT_TOKEN, OWNER, GRANT, include_str!("redisson/acquire.lua");
+        REDISSON_MULTI_ACQUIRE = NEXT_TOKEN, OWNER, GRANT, include_str!("redisson/multi_acquire.lua");
+        REDISSON_RELEASE = OWNER, CHANNEL, TELL, include_str!("redisson/release.lua");
+        REDISSON_RETAIN = OWNER, CHANNEL, TELL, include_str!("redisson/retain.lua");
+        REDISSON_LEAVE = OWNER, CHANNEL, TELL, include_str!("redisson/leave.lua");
+        REDISSON_RENEW = OWNER, include_str!("redisson/renew.lua");
+        REDISSON_STATUS = OWNER, include_str!("redisson/status.lua");
+
+        REDISSON_CLUSTER_RELEASE = OWNER, CHANNEL, CLUSTER_TELL, include_str!("redisson/release.lua");
+        REDISSON_CLUSTER_RETAIN = OWNER, CHANNEL, CLUSTER_TELL, include_str!("redisson/retain.lua");
+        REDISSON_CLUSTER_LEAVE = OWNER, CHANNEL, CLUSTER_TELL, include_str!("redisson/leave.lua");
+    }
 }

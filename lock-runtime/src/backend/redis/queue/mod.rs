@@ -7,6 +7,7 @@ pub(crate) mod enqueue;
 pub(crate) mod grants;
 pub(crate) mod heartbeat;
 pub(crate) mod multi;
+#[cfg(feature = "redisson")]
 pub(crate) mod notify;
 pub(crate) mod renew_commands;
 pub(crate) mod replicas;

@@ -114,8 +114,8 @@ impl Cluster {
         seeds: Vec<Connector>,
         outdated: Arc<Notify>,
         host: Host,
-    ) -> Self {
-        Self {
+    ) -> Arc<Self> {
+        Arc::new(Self {
             context,
             seeds,
             host,
@@ -124,7 +124,7 @@ impl Cluster {
             reading: Mutex::default(),
             shutting_down: AtomicBool::new(false),
             closed: AtomicBool::new(false),
-        }
+        })
     }
 
     /// Waits until the slot map names a primary that stores the lock, and returns that primary.

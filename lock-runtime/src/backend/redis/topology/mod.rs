@@ -26,6 +26,7 @@ use crate::{
     background::Context,
 };
 
+#[cfg_attr(not(feature = "cluster"), path = "no_cluster.rs")]
 pub(crate) mod cluster;
 pub(crate) mod node;
 
@@ -44,7 +45,7 @@ impl Topology {
             None => Self::Single(Arc::new(Node::new(connectors.swap_remove(0), host))),
             Some(outdated) => {
                 let cluster = Cluster::new(context.clone(), connectors, outdated, host);
-                Self::Cluster(Arc::new(cluster))
+                Self::Cluster(cluster)
             }
         }
     }

@@ -3,7 +3,6 @@
 
 use std::{
     fmt,
-    future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex},
     time::Duration,
@@ -17,6 +16,7 @@ use tokio::{sync::Semaphore, time::timeout};
 use crate::{
     backend::redis::transport::wire::Wire,
     background::{Context, lock},
+    credentials::{Credentials, Source},
     events::TARGET,
     limits,
 };
@@ -28,53 +28,6 @@ pub(crate) const NO_CREDENTIALS: &str = "NOCREDENTIALS";
 const BLOCKED_AT_MOST: usize = 4;
 /// The shortest and the longest pause before a failed login is repeated.
 const LOGIN_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
-
-/// The user and the password with which a connection logs in, as a provider returns them: see
-/// [`LockClientBuilder::credentials_provider`](crate::LockClientBuilder::credentials_provider).
-///
-/// ```
-/// use std::time::Duration;
-/// use lock_runtime::Credentials;
-///
-/// let credentials = Credentials::new("locks", "token").valid_for(Duration::from_secs(3600));
-/// assert!(!format!("{credentials:?}").contains("token"));
-/// ```
-#[derive(Clone, PartialEq, Eq)]
-pub struct Credentials {
-    pub(crate) user: String,
-    pub(crate) password: String,
-    pub(crate) valid_for: Option<Duration>,
-}
-
-impl Credentials {
-    /// Creates the credentials of a Redis user. If the server has a password but no named users, the user is `default`.
-    pub fn new(user: impl Into<String>, password: impl Into<String>) -> Self {
-        Self {
-            user: user.into(),
-            password: password.into(),
-            valid_for: None,
-        }
-    }
-
-    /// Sets how long the server lets a connection with these credentials live, counted from the moment at which the
-    /// provider returns them. When four fifths of this time have passed, the engine asks the provider again, and logs
-    /// in on the same connection with `AUTH`. Without this setting, a connection keeps its credentials for as long as
-    /// it lives.
-    #[must_use]
-    pub fn valid_for(mut self, time: Duration) -> Self {
-        self.valid_for = Some(time);
-        self
-    }
-}
-
-impl fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Credentials")
-            .field("user", &self.user)
-            .field("valid_for", &self.valid_for)
-            .finish_non_exhaustive()
-    }
-}
 
 /// The result of one call of the provider.
 #[derive(Debug, Clone)]
@@ -112,7 +65,7 @@ fn is_fresh((at, answer): &Answer, now: Moment) -> bool {
 
 /// A provider of credentials. Connections that are made during one call of the provider share the answer to this call.
 pub(crate) struct Provider {
-    ask: Arc<dyn Fn() -> BoxFuture<'static, Result<Credentials, String>> + Send + Sync>,
+    source: Source,
     /// The call of the provider that is under way, or whose answer no connection has used yet.
     call: Mutex<Option<Call>>,
     /// The user in the newest answer.
@@ -128,18 +81,9 @@ impl fmt::Debug for Provider {
 }
 
 impl Provider {
-    pub(crate) fn new<F, Fut, E>(provider: F) -> Self
-    where
-        F: Fn() -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<Credentials, E>> + Send + 'static,
-        E: fmt::Display,
-    {
-        let ask = move || -> BoxFuture<'static, Result<Credentials, String>> {
-            let asking = provider();
-            Box::pin(async move { asking.await.map_err(|error| error.to_string()) })
-        };
+    pub(crate) fn new(source: Source) -> Self {
         Self {
-            ask: Arc::new(ask),
+            source,
             call: Mutex::default(),
             user: Mutex::default(),
             threads: Arc::new(Semaphore::new(BLOCKED_AT_MOST)),
@@ -196,7 +140,7 @@ impl Provider {
     }
 
     fn start(&self, context: &Arc<Context>) -> Call {
-        let (ask, threads) = (self.ask.clone(), self.threads.clone());
+        let (source, threads) = (self.source.clone(), self.threads.clone());
         let context = context.clone();
         let asking = async move {
             let no_answer = || Err(format!("no answer within {:?}", limits::PROVIDER_PATIENCE));
@@ -208,9 +152,8 @@ impl Provider {
                 // leases.
                 let asking = context.handle().spawn_blocking(move || {
                     let _thread = thread;
-                    let asking = || {
-                        engine.block_on(timeout(limits::PROVIDER_PATIENCE, async { ask().await }))
-                    };
+                    let asking =
+                        || engine.block_on(timeout(limits::PROVIDER_PATIENCE, source.ask()));
                     let answer = match catch_unwind(AssertUnwindSafe(asking)) {
                         Ok(answer) => answer.unwrap_or_else(|_| no_answer()),
                         Err(_) => Err("the provider has panicked".into()),
@@ -278,7 +221,11 @@ mod tests {
     use tokio::runtime::Handle;
 
     use super::*;
-    use crate::background::{Network, Process, Random, clock::Clock, socket::Socket};
+    use crate::background::{
+        Process, Random,
+        clock::Clock,
+        network::{Network, Socket},
+    };
 
     #[derive(Clone, Default)]
     struct TestClock(Arc<AtomicU64>);
@@ -323,7 +270,7 @@ mod tests {
         let calls = AtomicU64::new(0);
         let may_answer = Arc::new(Semaphore::new(0));
         let gate = may_answer.clone();
-        let provider = Provider::new(move || {
+        let provider = Provider::new(Source::new(move || {
             let call = calls.fetch_add(1, Ordering::AcqRel);
             let gate = gate.clone();
             async move {
@@ -332,7 +279,7 @@ mod tests {
                 let credentials = Credentials::new("user", call.to_string());
                 Ok::<_, Infallible>(credentials.valid_for(Duration::from_secs(100)))
             }
-        });
+        }));
         assert!(provider.get(context).now_or_never().is_none());
         may_answer.add_permits(1);
         let all = u32::try_from(BLOCKED_AT_MOST).expect("few threads");

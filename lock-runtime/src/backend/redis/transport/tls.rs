@@ -22,7 +22,7 @@ use crate::{
     backend::redis::transport::pem::{Pem, PemSource, is_pem},
     background::{
         Context, lock,
-        socket::{Socket, TryWrite},
+        network::{Socket, TryWrite},
     },
     connect_error::ConnectError,
     events::TARGET,

@@ -27,7 +27,7 @@ use tokio::{
 
 use crate::background::{
     Context, isolated, lock,
-    socket::{Socket, TryWrite},
+    network::{Socket, TryWrite},
 };
 
 /// How many bytes the driver reads at once.

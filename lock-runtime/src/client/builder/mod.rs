@@ -1,5 +1,8 @@
 //! The builder of a client: its settings, and the choice of the backend by the scheme of the URL.
 
+#[cfg_attr(not(feature = "redis"), path = "no_servers.rs")]
+mod servers;
+
 use std::{
     fmt,
     future::Future,
@@ -9,7 +12,6 @@ use std::{
 };
 
 use lock_core::{
-    backend::Backend,
     layout::Layout,
     options::{
         AccessMode, Backoff, Defaults, LockOptions, Release, Replicas, Strategy, is_one_attempt,
@@ -18,22 +20,15 @@ use lock_core::{
 
 use crate::{
     backend::{
-        memory::MemoryBackend,
-        redis::{
-            RedisBackend, RedisConfig,
-            transport::{
-                access::Access,
-                connector::{Destination, Needs, Place},
-                credentials::{Credentials, Provider},
-            },
-            url::{is_cluster, is_group, parse_cluster, parse_group, parse_url},
-        },
-        redlock::{self, RedlockBackend, RedlockConfig},
+        memory::{Link, MemoryBackend},
+        open::Open,
     },
     background::Context,
     client::LockClient,
     connect_error::ConnectError,
+    credentials::{Credentials, Source},
     events::{Counters, Hook, Hooks, LeaseLoss, LeaseWarning, metrics},
+    features,
     lease::{scheduler::Renewals, shared::Shared},
     limits,
     options::ClientHandle,
@@ -76,7 +71,7 @@ pub struct LockClientBuilder {
     /// The user and the password for the Sentinels.
     sentinel_credentials: Option<(String, String)>,
     hooks: Hooks,
-    provider: Option<Arc<Provider>>,
+    provider: Option<Source>,
     #[cfg(feature = "__tls")]
     tls: TlsSettings,
     /// The engine's clock, network and random numbers; `None` selects the context of the process.
@@ -99,30 +94,8 @@ impl fmt::Debug for Target {
     }
 }
 
-/// A backend that has not necessarily connected yet.
-enum Opened {
-    Memory(MemoryBackend),
-    Redis(RedisBackend),
-    Redlock(RedlockBackend),
-}
-
-impl Opened {
-    async fn connect(&self, patience: Duration) -> Result<(), ConnectError> {
-        match self {
-            Self::Memory(_) => Ok(()),
-            Self::Redis(backend) => backend.connect(patience).await,
-            Self::Redlock(backend) => backend.connect(patience).await,
-        }
-    }
-
-    fn into_backend(self) -> Arc<dyn Backend> {
-        match self {
-            Self::Memory(backend) => Arc::new(backend),
-            Self::Redis(backend) => Arc::new(backend),
-            Self::Redlock(backend) => Arc::new(backend),
-        }
-    }
-}
+/// A backend, and the link to the in-process locks if the locks are in process.
+type Opened = (Arc<dyn Open>, Option<Arc<Link>>);
 
 impl LockClientBuilder {
     pub(crate) fn new() -> Self {
@@ -460,7 +433,7 @@ impl LockClientBuilder {
         Fut: Future<Output = Result<Credentials, E>> + Send + 'static,
         E: fmt::Display,
     {
-        self.provider = Some(Arc::new(Provider::new(provider)));
+        self.provider = Some(Source::new(provider));
         self
     }
 
@@ -612,8 +585,10 @@ impl LockClientBuilder {
         let counters = Arc::new(Counters::default());
         let context = self.context.clone();
         let context = context.unwrap_or_else(|| Context::of_process().clone());
+        let (backend, link) = self.backend(&context, &counters)?;
         Ok(Unconnected {
-            backend: self.backend(&context, &counters)?,
+            backend,
+            link,
             context,
             counters,
             namespace: self.namespace,
@@ -623,77 +598,35 @@ impl LockClientBuilder {
         })
     }
 
+    /// Creates the backend.
     fn backend(
         &self,
         context: &Arc<Context>,
         counters: &Arc<Counters>,
     ) -> Result<Opened, ConnectError> {
-        let (layout, allow_eviction) = (self.defaults.layout, self.allow_eviction);
-        let native = || match layout {
-            Layout::Native => Ok(()),
-            Layout::Redisson => Err(ConnectError::UnsupportedLayout),
-        };
+        let target = self.target.as_ref().ok_or(ConnectError::MissingUrl)?;
         let application = self.application.clone().unwrap_or_else(name_of_program);
-        let access = Access {
-            #[cfg(feature = "__tls")]
-            tls: Arc::new(self.tls.open()?),
-            provider: self.provider.clone(),
-        };
-        let needs = |is_redlock| Needs {
-            // Every client of a Redlock writes a mark to each node: a key that shows whether the node has kept its
-            // state.
-            access: if is_redlock {
-                AccessMode::Full
-            } else {
-                self.access
-            },
-            layout,
-            namespace: self.namespace.as_deref().map(Into::into),
-            replicas: self.defaults.replicas.count > 0,
-            is_redlock,
-        };
-        let destination = |place, is_redlock| Destination {
-            place,
-            application: application.clone(),
-            access: access.clone(),
-            needs: needs(is_redlock),
-        };
-        let quorum = |nodes: Vec<redis::ConnectionInfo>| {
-            native()?;
-            let config = RedlockConfig {
-                nodes: nodes
-                    .into_iter()
-                    .map(|node| destination(Place::Server(node), true))
-                    .collect(),
-                allow_eviction,
-                lease: self.defaults.lease,
-            };
-            let backend = RedlockBackend::open(config, context, counters)?;
-            Ok(Opened::Redlock(backend))
-        };
-        let place = match self.target.as_ref().ok_or(ConnectError::MissingUrl)? {
-            Target::Nodes(urls) => return quorum(redlock::parse_nodes(urls)?),
-            Target::Url(url) if redlock::is_redlock(url) => return quorum(redlock::parse(url)?),
+        match target {
             Target::Url(url) => match url.strip_prefix(MEMORY_SCHEME) {
                 Some(registry) => {
-                    native()?;
+                    self.require_native_layout()?;
                     let backend = MemoryBackend::named(registry, application, counters.clone());
-                    return Ok(Opened::Memory(backend));
+                    let link = backend.link().clone();
+                    return Ok((Arc::new(backend), Some(link)));
                 }
-                None if is_group(url) => {
-                    Place::Group(parse_group(url, self.sentinel_credentials.as_ref())?)
-                }
-                None if is_cluster(url) => Place::Cluster(parse_cluster(url)?),
-                None => Place::Server(parse_url(url)?),
+                None => features::check_url(url)?,
             },
-        };
-        let config = RedisConfig {
-            destination: destination(place, false),
-            layout,
-            allow_eviction,
-        };
-        let backend = RedisBackend::open(config, context, counters)?;
-        Ok(Opened::Redis(backend))
+            Target::Nodes(urls) => features::check_nodes(urls)?,
+        }
+        let backend = servers::open(self, target, application, context, counters)?;
+        Ok((backend, None))
+    }
+
+    fn require_native_layout(&self) -> Result<(), ConnectError> {
+        match self.defaults.layout {
+            Layout::Native => Ok(()),
+            Layout::Redisson => Err(ConnectError::UnsupportedLayout),
+        }
     }
 
     /// Blocking version of [`connect`](Self::connect), for code outside async.
@@ -710,7 +643,8 @@ impl LockClientBuilder {
 
 /// A client whose backend has not necessarily connected yet.
 struct Unconnected {
-    backend: Opened,
+    backend: Arc<dyn Open>,
+    link: Option<Arc<Link>>,
     context: Arc<Context>,
     counters: Arc<Counters>,
     namespace: Option<String>,
@@ -722,18 +656,13 @@ struct Unconnected {
 impl Unconnected {
     fn into_client(self) -> LockClient {
         metrics::start_common();
-        let link = match &self.backend {
-            Opened::Memory(backend) => Some(backend.link().clone()),
-            _ => None,
-        };
-        let backend = self.backend.into_backend();
-        let server = backend.server().into();
+        let server = self.backend.server().into();
         let shared = Arc::new(Shared::new(
             self.context,
-            backend,
+            self.backend,
             self.counters,
             self.hooks,
-            link,
+            self.link,
         ));
         LockClient::new(ClientHandle {
             renewals: Arc::new(Renewals(shared.scheduler.clone())),

@@ -1,4 +1,4 @@
-//! The sockets over which the engine reaches servers.
+//! The network: the sockets over which the engine reaches servers.
 
 use std::{
     fmt,
@@ -7,6 +7,7 @@ use std::{
 };
 
 use futures_util::future::select_ok;
+use lock_core::backend::BoxFuture;
 use redis::{
     ConnectionAddr,
     io::tcp::socket2::{SockRef, TcpKeepalive},
@@ -15,6 +16,20 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream, lookup_host},
 };
+
+/// Connects to Redis servers.
+pub(crate) trait Network: Send + Sync {
+    fn connect<'a>(&'a self, address: &'a ConnectionAddr) -> BoxFuture<'a, io::Result<Socket>>;
+}
+
+/// Connects through the sockets of the operating system.
+pub(crate) struct SystemNetwork;
+
+impl Network for SystemNetwork {
+    fn connect<'a>(&'a self, address: &'a ConnectionAddr) -> BoxFuture<'a, io::Result<Socket>> {
+        Box::pin(open(address))
+    }
+}
 
 /// Writes bytes without waiting, from any thread. Returns how many bytes the driver does not have to write.
 #[cfg_attr(
@@ -44,7 +59,7 @@ impl fmt::Debug for Socket {
 }
 
 /// Connects to a server. Tries all addresses of a name at the same time.
-pub(crate) async fn open(address: &ConnectionAddr) -> io::Result<Socket> {
+async fn open(address: &ConnectionAddr) -> io::Result<Socket> {
     match address {
         ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
             let found: Vec<_> = lookup_host((host.as_str(), *port)).await?.collect();
