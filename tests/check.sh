@@ -5,7 +5,7 @@
 # runs two lanes at the same time. The first lane has the tests that mostly wait for real Redis processes, leases and
 # timers, a short soak (a test under load) with faults, and two examples: `inventory` sells items under several kinds of
 # locks, and `flash_sale` kills the primary of a cluster in the middle of a sale. The second lane has the checks that only
-# compute: the models, the simulation, the compile-fail tests, the lints, the documentation and its examples, and the
+# compute: the models, the simulation, the compile-fail tests, the lints, the features, the documentation and its examples, and the
 # example `orders` as a new user runs it. A failed step does not end the others. The output of each step is in
 # target/check. The last lines name each step that failed, with its failed tests. If a JDK or Maven is missing, the
 # script prints a message and skips the tests against the real Redisson. The mutants, the long soak and the benchmarks
@@ -110,6 +110,7 @@ case $lane in
 --computing)
     step computing cargo --config "$(only computing)" test --workspace --all-features --tests --no-fail-fast
     step clippy cargo clippy --workspace --all-targets --all-features -- -D warnings
+    step features sh tools/features.sh --quick
     step doc cargo --config "$(only documentation)" test --workspace --all-features --test public_api
     step doctests cargo test --workspace --all-features --doc --no-fail-fast
     step orders "$programs/examples/orders"

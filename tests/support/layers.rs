@@ -12,9 +12,11 @@ use syn::{UseTree, visit::Visit};
 type Module = Vec<String>;
 
 /// Pairs of files that may use each other: the file of a helper, and the file of the type that the helper serves.
-const HELPERS: [(&str, &str); 5] = [
+const HELPERS: [(&str, &str); 7] = [
     ("background::clock", "background"),
     ("client::builder", "client"),
+    ("client::builder::no_servers", "client::builder"),
+    ("client::builder::servers", "client::builder"),
     ("client::leftovers", "client"),
     ("client::ping", "client"),
     ("client::testing", "client"),

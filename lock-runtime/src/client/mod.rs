@@ -79,12 +79,15 @@ impl LockClient {
 
     /// Connects to the locks that a URL names, with the default settings of [`builder`](Self::builder).
     ///
+    /// Each kind of server needs a [feature of this crate](crate#features): `redis`, `cluster` or `redlock`. A URL whose
+    /// feature is off is refused with [`ConnectError::MissingFeature`].
+    ///
     /// | URL | locks |
     /// |---|---|
     /// | `memory:` | in this process, used by this client alone: for a first run and for unit tests. A test may pause tokio's clock, but only if it does no real I/O: a paused clock jumps ahead while I/O is pending, and leases then expire. |
     /// | `memory:name` | in this process, shared by all clients that use this name |
     /// | `redis://[user:password@]host[:port][/db]` | on one server: Redis 6.2 or later, or a server that speaks the same protocol |
-    /// | `rediss://…` | like `redis://…`, but over TLS (feature `tls-ring`, on by default, or `tls-aws-lc`) |
+    /// | `rediss://…` | like `redis://…`, but over TLS (feature `tls-ring` or `tls-aws-lc`) |
     /// | `redis+unix:///path/to.sock[?db=1]`, `unix://…` | like `redis://…`, but over a unix socket |
     /// | `redis+sentinel://[user:password@]host1[:port],host2,host3/group[/db]` | on the primary of a group that these Sentinels watch. If the primary fails before it has replicated a grant, a second holder can enter, with a greater token. |
     /// | `rediss+sentinel://…` | like `redis+sentinel://…`, but over TLS |

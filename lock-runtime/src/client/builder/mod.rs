@@ -157,7 +157,8 @@ impl LockClientBuilder {
     /// # Errors
     /// [`connect`](Self::connect) returns [`ConnectError::TooFewServers`] for fewer than three nodes,
     /// [`ConnectError::SameServerTwice`] if two URLs name the same server, [`ConnectError::ClusterNode`] for a Redis
-    /// Cluster, and [`ConnectError::SentinelNode`] for a group that Sentinels watch.
+    /// Cluster, [`ConnectError::SentinelNode`] for a group that Sentinels watch, and [`ConnectError::MissingFeature`] if
+    /// the feature `redlock` is off.
     pub fn redlock_nodes<U: Into<String>>(mut self, urls: impl IntoIterator<Item = U>) -> Self {
         self.target = Some(Target::Nodes(urls.into_iter().map(Into::into).collect()));
         self
@@ -282,6 +283,7 @@ impl LockClientBuilder {
     /// # Errors
     /// - [`connect`](Self::connect) returns [`ConnectError::UnsupportedLayout`] for in-process locks and a Redlock, and
     ///   [`ConnectError::InvalidDefaults`] if the client's [`strategy`](Self::strategy) is `handoff`.
+    /// - [`connect`](Self::connect) returns [`ConnectError::MissingFeature`] if the feature `redisson` is off.
     /// - A call with `strategy = handoff` returns [`LockError::InvalidOptions`](crate::LockError::InvalidOptions).
     /// - A call returns [`LockError::WrongLayout`](crate::LockError::WrongLayout) if the server stores other data under
     ///   the lock's name, or a lock in another layout.
