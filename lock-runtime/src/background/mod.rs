@@ -5,7 +5,6 @@
 //! no static variables.
 
 use std::{
-    cell::RefCell,
     fmt,
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -25,6 +24,7 @@ use tokio::{
     task::{AbortHandle, JoinError, JoinHandle},
     time,
 };
+use uuid::Uuid;
 
 use self::clock::{BootClock, Clock};
 use tokio_util::sync::CancellationToken;
@@ -141,7 +141,7 @@ pub(crate) struct Polled {
 
 /// A source of random numbers.
 pub(crate) trait Random: Send + Sync {
-    /// Returns 128 random bits.
+    /// Returns 128 bits, of which 122 are random.
     fn bits(&self) -> u128;
 }
 
@@ -150,26 +150,8 @@ struct SystemRandom;
 
 impl Random for SystemRandom {
     fn bits(&self) -> u128 {
-        RESERVE.with_borrow_mut(|reserve| {
-            loop {
-                if let Some(bits) = reserve.pop() {
-                    return bits;
-                }
-                let mut bytes = [[0; size_of::<u128>()]; RESERVED];
-                getrandom::fill(bytes.as_flattened_mut())
-                    .expect("the operating system gives random numbers");
-                reserve.extend(bytes.map(u128::from_ne_bytes));
-            }
-        })
+        Uuid::new_v4().as_u128()
     }
-}
-
-/// How many random numbers a thread takes from the operating system with one system call.
-const RESERVED: usize = 32;
-
-thread_local! {
-    /// The random numbers that this thread has taken and not used yet.
-    static RESERVE: RefCell<Vec<u128>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The process in which the engine runs, as it is reported to other processes.
