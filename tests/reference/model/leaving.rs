@@ -130,10 +130,11 @@ impl Model {
     pub(crate) fn release_to(&mut self, release: CallId, dropped: CallId) {
         self.stop_waiting(dropped);
         self.end(dropped, Outcome::Dropped, false, false);
-        // The call `dropped` may give back a turn that it has not taken. The real client then counts a release for this
-        // call.
-        let client = self.calls[&dropped].spec.client;
-        self.counts(client).unsure += 1;
+        // The engine may acquire all locks of the call `dropped` before the drop. The real client then counts a release for
+        // each of them.
+        let spec = &self.calls[&dropped].spec;
+        let (client, keys) = (spec.client, spec.keys.len() as u64);
+        self.counts(client).unsure += keys;
         self.abandon(client);
         self.release(release);
     }

@@ -2,10 +2,10 @@
 
 use std::sync::LazyLock;
 
+use crc16::{State, XMODEM};
+
 /// The number of hash slots of a Redis Cluster.
 pub(crate) const SLOTS: u16 = 16384;
-/// The remainder of each byte in the checksum CRC-16/XMODEM, with which Redis hashes keys.
-const REMAINDERS: [u16; 256] = remainders();
 
 /// Returns the hash slot of a key. If the key has a hash tag, only the hash tag determines the slot.
 pub(crate) fn slot_of(key: &str) -> u16 {
@@ -13,32 +13,7 @@ pub(crate) fn slot_of(key: &str) -> u16 {
         .split_once('{')
         .and_then(|(_, rest)| Some(rest.split_once('}')?.0))
         .filter(|tag| !tag.is_empty());
-    let bytes = tag.unwrap_or(key).bytes();
-    let checksum = bytes.fold(0_u16, |checksum, byte| {
-        let [high, low] = checksum.to_be_bytes();
-        REMAINDERS[usize::from(high ^ byte)] ^ u16::from_be_bytes([low, 0])
-    });
-    checksum % SLOTS
-}
-
-const fn remainders() -> [u16; 256] {
-    let mut remainders = [0; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        let mut remainder = (byte as u16) << 8;
-        let mut bits = 0;
-        while bits < 8 {
-            let overflows = remainder & 0x8000 != 0;
-            remainder <<= 1;
-            if overflows {
-                remainder ^= 0x1021;
-            }
-            bits += 1;
-        }
-        remainders[byte] = remainder;
-        byte += 1;
-    }
-    remainders
+    State::<XMODEM>::calculate(tag.unwrap_or(key).as_bytes()) % SLOTS
 }
 
 /// Returns the smallest decimal number that hashes to `slot`.
