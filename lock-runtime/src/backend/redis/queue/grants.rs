@@ -39,7 +39,7 @@ use crate::{
 const WAITERS_AT_MOST: usize = 1000;
 
 /// Creates the cohort of a grant that the server pushed, or described in an answer, unless this cohort or a later one is
-/// known already. Returns true if the grant is new to this process, and a waiter was offered a turn.
+/// known already. Returns true if the grant is new to this process, and a waiter has got the turn.
 pub(crate) fn take_up(
     server: &Arc<Server>,
     session: &Arc<Session>,

@@ -34,7 +34,7 @@ pub(crate) async fn beat(session: Arc<Session>, server: Weak<Server>) {
             let Some(server) = server.upgrade() else {
                 return;
             };
-            // A session can end before a member has taken the turn that it was offered. The heartbeat then continues until
+            // A session can end while a member of one of its cohorts has the turn. The heartbeat then continues until
             // the grants of the session are released.
             let is_needed = || server.core.with(|core| core.need_heartbeat(session.link));
             if session.has_ended() && (server.sessions.is_closed() || !is_needed()) {
