@@ -1,10 +1,10 @@
-//! The cohorts that a client has on one server. A cohort is a group of neighbours in the queue that share one grant. The core
+//! The type [`Core`], and the cohorts that a client has on one server. A cohort is a group of neighbours in the queue that share one grant. The core
 //! passes turns to members that are still waiting, and determines when a grant is given back to the server. `queue/grants.rs`
 //! sends the commands.
 //!
 //! A lock usually has one cohort at most. It can have more after a failover in a Redis Cluster: while the session with the
 //! new primary is used, the session with the old one can still receive grants. It can also have more after the server
-//! has lost a grant. A grant therefore never makes the registry forget a member that has taken its turn by another grant,
+//! has lost a grant. A grant therefore never makes the core forget a member that has taken its turn by another grant,
 //! unless the hold of this member is lost.
 
 use std::{
@@ -40,8 +40,8 @@ pub(crate) struct Entry {
     /// usually lost this grant, so the member that has the turn is the last one, unless a later answer of the server
     /// describes the grant again.
     replaced: Option<Moment>,
-    /// The moment at which the last member left, if the local deadline had passed. The waiting members queue again, and
-    /// possibly share the grant again. A second release by the same member must therefore not release the grant. If the
+    /// The moment at which the member that had the turn left, if the local deadline had passed. The other members queue again,
+    /// and possibly share the grant again. A second release by the same member must therefore not release the grant. If the
     /// members do not share the grant again within a claim, the engine releases it.
     left: Option<Moment>,
 }
@@ -112,7 +112,7 @@ impl Entry {
 enum Next {
     /// A member has the turn.
     Inside,
-    /// Members are still waiting, but their runtimes do not run.
+    /// Members were waiting, but their runtimes do not run. They have missed their turns.
     Silent,
     /// No member is still waiting, or the local deadline of the grant has passed.
     Nobody,
@@ -250,7 +250,7 @@ fn replace_others(cohorts: &mut Entries, name: &LockName, now: Moment) -> Vec<Li
     requeue
 }
 
-/// The state of all acquisitions and grants of a client on one server.
+/// The callers that wait and the grants of a client, on one server or one Redis Cluster.
 pub(crate) struct Core<P: Parts> {
     pub(crate) lines: Lines<P>,
     cohorts: Entries,

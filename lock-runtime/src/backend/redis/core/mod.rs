@@ -1,27 +1,39 @@
-//! The core of the engine for one server: which callers wait for which lock, which of them share a grant, and whose turn it
-//! is.
+//! The core of the engine for one server or one Redis Cluster: which callers wait for which lock, which of them share a grant,
+//! and whose turn it is.
 //!
 //! The core only makes decisions: it uses no I/O, no clock, no mutex, no waker and no tokio. An input is a call of a method,
 //! with the present time if it matters. The effects are values that the method returns, and callers whose wait is over
-//! ([`Lines::take_outgoing`](waiting::Lines::take_outgoing)). The engine stores the core under one mutex ([`SharedCore`](super::session::SharedCore)), and tells
-//! these callers after it has unlocked the mutex.
+//! ([`Lines::take_outgoing`](waiting::Lines::take_outgoing)). `session/shared_core.rs` keeps the core under one mutex, and
+//! tells these callers after it has unlocked the mutex.
 //!
 //! # States of an acquisition
-//! An acquisition has one owner name at a time, and under each owner name it goes through these states. Its own requests are
-//! in [`acquisition`], its place in the queue in [`waiting`], and its turn in [`cohorts`].
+//! An acquisition has one owner name at a time. Its requests and answers are in [`acquisition`], its place in [`waiting`],
+//! and its turn in [`cohorts`]. `queue/attempt.rs` carries out the steps.
 //!
 //! | state | what is known | what ends it |
 //! |---|---|---|
-//! | unsent | nothing is on the server | its own request, or that of its session: *asked* |
-//! | asked | the answer is under way; the server may have granted the lock or queued the caller | *held*, *queued*, busy: *settled*; the connection breaks: *asked* again, under the same name |
-//! | queued | a place, which the next request names again | its *turn*; an error or the end of `wait`: *leaving* |
-//! | has its turn | the token and the local deadline of a grant | its acquisition reads the grant in time: *held*; otherwise *missed* |
-//! | missed | the turn has passed on, because the caller's runtime does not run or the grant is over | the next poll of the caller: *unsent* under a new name, with the old place |
-//! | leaving | a request to leave is under way | the answer: *settled*, or *held* if the lock was free |
-//! | settled | nothing is left on the server under this name | – |
+//! | unsent | nothing is on the server under this name | it sends a request: *asked*; others of its session wait already, and the session sends one for it: *waiting* |
+//! | asked | its own request is under way, so the server may have granted the lock or queued the caller | the answer: *granted*, *waiting* or *busy*; the connection breaks: *asked* again under the same name, over the next connection |
+//! | waiting | its place, if an answer has named it; each repeated request names the same place | its *turn*; the connection breaks: the session sends the request again; another server stores the lock, or the session ends: *unsent* under a new name, with the old place; `wait` ends: *leaving* |
+//! | turn | the token and the local deadline of a grant that it shares | it reads the grant in time: *granted*; its runtime does not run, or the grant is over: *missed* |
+//! | missed | the turn has passed to the next member | the next poll of the caller: *unsent* under a new name, with the old place |
+//! | leaving | a request to leave is under way | the answer: *busy*, or *granted* if the lock was free; the connection breaks: the request is sent again |
+//! | granted | the caller holds the lock or is offered it | the hold ends; the caller has not taken the lock in time: the lock is released, and its next poll makes it *unsent* under a new name, with the place it had |
+//! | busy | nothing is on the server under this name | – |
 //!
-//! A grant by which a caller holds the lock is in one of the states of [`cohort`]. An answer that comes late changes what is
-//! known, but gives nobody a turn.
+//! An acquisition can be dropped in each state. In *granted* and *busy*, nothing is left to do, because the hold releases itself.
+//! In the other states, `queue/cleanup.rs` removes the owner name from the server in the background: it gives its turn back, or
+//! sends a request to leave. This request follows the newest request over the same connection; if that connection has broken,
+//! it goes over the next one, after the server has closed the first one.
+//!
+//! A grant that the server sends to callers that wait is in one of the states of [`cohort`]. A grant in the answer to an
+//! acquisition's own request belongs to no cohort. An answer about a turn that has passed gives nobody a turn.
+//!
+//! # Another server
+//! If a primary is replaced, or a slot moves, the lock is served by another session. The callers that wait for it are dismissed,
+//! and wait again in that session at their old places. The member that has the turn keeps it, and its next renewal, which
+//! follows soon, tells whether the new server has its grant. If the new server sends another grant meanwhile, the old one is
+//! `replaced`: no turn passes by it any more.
 
 pub(crate) use self::{
     cohorts::Core,

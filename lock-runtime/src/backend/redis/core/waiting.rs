@@ -45,7 +45,8 @@ pub(crate) enum Ended {
     /// Its turn has come. Whether the caller still has it when it reads this is up to its cohort.
     Turn,
     Failed(BackendError),
-    /// Nobody waits in its session any more. The caller starts over.
+    /// Its session has ended, or no longer serves the lock. The caller asks again, and then looks for the session that serves
+    /// the lock.
     Dismissed,
 }
 
@@ -286,7 +287,8 @@ impl<P: Parts> Lines<P> {
         self.links.get(&link).map_or(0, |state| state.lists.len())
     }
 
-    /// Returns up to `at_most` locks whose probe is due. Each lock is represented by its first queued caller. Schedules the next probe of these locks at `next`.
+    /// Returns up to `at_most` locks whose probe is due. Each lock is represented by its first queued caller. Schedules the
+    /// next probe of these locks at `next`.
     pub(crate) fn due(
         &mut self,
         link: Link,

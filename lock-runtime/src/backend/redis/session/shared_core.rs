@@ -28,12 +28,13 @@ impl Parts for Engine {
 
 /// A caller that waits for its turn.
 pub(crate) struct Caller {
-    /// The tokio runtime that polled the caller when it joined.
+    /// The tokio runtime that has polled the caller.
     pub(crate) polled: Option<Polled>,
     pub(crate) told: oneshot::Sender<Ended>,
 }
 
-/// The core of a client for one server.
+/// The core of a client for one server or one Redis Cluster. While its mutex is locked, only the mutex of [`Runtimes`] is
+/// locked as well, and only if a runtime has not answered.
 pub(crate) struct SharedCore {
     core: Mutex<Core<Engine>>,
     runtimes: Runtimes,
