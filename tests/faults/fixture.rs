@@ -30,6 +30,7 @@ pub(crate) async fn client(url: &str) -> LockClient {
     let warm = format!("warm:{}", Uuid::new_v4());
     client
         .lock(warm)
+        .wait(60 * SECOND)
         .run(async {})
         .await
         .expect("the test server grants the lock");

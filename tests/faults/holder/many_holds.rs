@@ -149,7 +149,7 @@ async fn many_holds_outlive_a_server_that_pauses() {
     fixture.until_renewed(MANY).await;
     for _ in 0..2 {
         fixture.server.stop_process();
-        sleep(LEASE / 2).await;
+        sleep(LEASE / 4).await;
         fixture.server.continue_process();
         fixture.until_renewed(2 * MANY).await;
     }
