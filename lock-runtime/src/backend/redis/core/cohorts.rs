@@ -460,7 +460,7 @@ impl<P: Parts> Core<P> {
     pub(crate) fn heartbeat_chores(&mut self, link: Link, now: Moment) -> Chores {
         let mut chores = Chores::default();
         // The session of a member that has left may be idle, so each session does this for all sessions.
-        for ((name, _), entry) in self.cohorts.iter_mut() {
+        for ((name, _), entry) in &mut self.cohorts {
             let has_left = entry.left.is_some_and(|left| left + CLAIM <= now);
             if has_left && entry.cohort.is_suspended() {
                 let last = FencingToken::new(entry.cohort.turn().token);
@@ -478,7 +478,7 @@ impl<P: Parts> Core<P> {
             let is_past = is_closed && entry.cohort.is_past(now);
             !(is_past || (is_unneeded && ours(entry)))
         });
-        for ((name, _), entry) in self.cohorts.iter_mut() {
+        for ((name, _), entry) in &mut self.cohorts {
             if !ours(entry) || entry.cohort.is_over() {
                 continue;
             }

@@ -552,12 +552,11 @@ impl<P: Parts> Lines<P> {
             .links
             .get_mut(&link)
             .and_then(|state| state.lists.get_mut(name));
-        match list {
-            Some(list) if !is_ready(list) => {
-                self.outgoing.batches.extend(list.batch.replace(batch))
-            }
-            _ => self.outgoing.batches.push(batch),
-        }
+        let leaving = match list {
+            Some(list) if !is_ready(list) => list.batch.replace(batch),
+            _ => Some(batch),
+        };
+        self.outgoing.batches.extend(leaving);
     }
 
     /// Returns whether the calling code has to start a task that sends the requests for this lock. If the result is true,

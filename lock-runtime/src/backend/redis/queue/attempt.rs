@@ -118,18 +118,18 @@ impl RedisAttempt {
     pub(crate) fn start_over(&mut self) {
         self.turn = None;
         self.stop_waiting();
-        if let Some(old) = self.sent.take() {
-            if !self.state.is_not_carried_out() {
-                let (server, task) = (self.server.clone(), self.server.track_cleanup());
-                let is_unsure = !old.request.is_settled();
-                self.may_hold = is_unsure;
-                let (gone, is_gone) = oneshot::channel();
-                self.server.context.spawn(async move {
-                    give_up(server, old, gone).await;
-                    drop(task);
-                });
-                self.cleaning = is_unsure.then_some(is_gone);
-            }
+        if let Some(old) = self.sent.take()
+            && !self.state.is_not_carried_out()
+        {
+            let (server, task) = (self.server.clone(), self.server.track_cleanup());
+            let is_unsure = !old.request.is_settled();
+            self.may_hold = is_unsure;
+            let (gone, is_gone) = oneshot::channel();
+            self.server.context.spawn(async move {
+                give_up(server, old, gone).await;
+                drop(task);
+            });
+            self.cleaning = is_unsure.then_some(is_gone);
         }
         self.state.start_over();
         self.stored.granted = 0;
