@@ -189,9 +189,25 @@ async fn a_cohort_after_a_long_hold_of_its_own_process_comes_in_its_turn() {
 }
 
 /// A member of a cohort finds at its turn that the grant is gone. The member returns to its old place in the queue,
-/// ahead of the callers behind it.
+/// ahead of the callers behind it. If its runtime polls it late, on a busy machine, the callers behind it can have the lock
+/// by then, so the test tries again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_whose_grant_is_gone_has_its_place_again() {
+    let in_order: Vec<_> = (0..20).collect();
+    let mut entered = Vec::new();
+    for _ in 0..3 {
+        entered = without_its_grant().await;
+        if entered == in_order {
+            break;
+        }
+        let behind = entered.windows(2).filter(|pair| pair[0] > pair[1]);
+        assert_eq!(behind.count(), 1, "{entered:?}");
+    }
+    assert_eq!(entered, in_order);
+}
+
+/// Returns the callers in the order in which they have entered.
+async fn without_its_grant() -> Vec<usize> {
     let server = Arc::new(RedisServer::start().await);
     let (client, other) = (client(&server.url()).await, client(&server.url()).await);
     let guard = other.lock("k").acquire().await.unwrap();
@@ -226,7 +242,8 @@ async fn a_member_whose_grant_is_gone_has_its_place_again() {
     let lost = ended.iter().filter(|ended| ended.is_err()).count();
     assert!(lost <= 1, "{ended:?}");
     assert!(deleted.load(Ordering::SeqCst));
-    assert_eq!(*entered.lock().unwrap(), (0..20).collect::<Vec<_>>());
+    let entered = entered.lock().unwrap();
+    entered.clone()
 }
 
 /// A push that reports a grant is lost, and the client finds the grant when the claim (2 s) has almost ended. The
