@@ -24,7 +24,7 @@ pub enum ConnectError {
     },
     /// The URL or a setting of the builder needs a feature of the crate `lock-runtime` that is off.
     MissingFeature {
-        /// What needs the feature, for instance `redis+cluster://`.
+        /// The scheme or the setting that needs the feature, for instance `redis+cluster://`.
         needed_by: String,
         /// The name of the feature. For `tls-ring`, the feature `tls-aws-lc` serves as well.
         feature: &'static str,

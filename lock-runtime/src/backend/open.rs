@@ -1,4 +1,4 @@
-//! What the builder of a client requires of a backend.
+//! The trait of the backends that the builder of a client opens.
 
 use std::time::Duration;
 

@@ -16,7 +16,7 @@ use crate::limits;
 /// The largest number of callers that one request queues.
 const BATCH_LIMIT: usize = 64;
 
-/// What the core stores for the engine, and does not look into.
+/// The types of the engine's values that the core stores without reading them.
 pub(crate) trait Parts {
     /// The request of an acquisition.
     type Request: Clone;
@@ -30,7 +30,7 @@ pub(crate) trait Parts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Link(u64);
 
-/// What the server stores about an owner name, as far as this process knows.
+/// The data about an owner name that the server is known to store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Stored {
     /// Its place in the queue. A repeated request names the same place.

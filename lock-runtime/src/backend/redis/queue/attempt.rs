@@ -35,8 +35,8 @@ pub(crate) struct RedisAttempt {
     server: Arc<Server>,
     request: Request,
     state: Acquisition,
-    /// What the current owner name has on the server, if it does not wait at present. The next owner name takes over the
-    /// place.
+    /// The data that the server stores about the current owner name, while the core does not have them. The next owner name
+    /// takes over the place.
     stored: Stored,
     /// The newest request under the current owner name, and the session that sends this request. `None` before the
     /// owner's first request.

@@ -67,7 +67,7 @@ pub(crate) trait Driver: Send + Sync {
     fn enqueue(self: Arc<Self>, session: &Arc<Session>, name: &LockName);
 }
 
-/// What a session works for.
+/// The core of the server, and the receiver of the session's events.
 #[derive(Clone)]
 pub(crate) struct Host {
     pub(crate) core: Arc<SharedCore>,

@@ -16,7 +16,7 @@ use crate::{
     background::{Polled, isolated, lock, runtimes::Runtimes},
 };
 
-/// What the engine stores in the core.
+/// The values that the engine stores in the core.
 #[derive(Clone)]
 pub(crate) enum Engine {}
 
