@@ -81,8 +81,6 @@ pub(crate) enum Reply {
         place: u64,
         holder_ends: Moment,
     },
-    /// The request arrived after its time limit, so it changed nothing.
-    Late,
 }
 
 /// The server's answer to a request to leave.
@@ -331,7 +329,7 @@ impl AcquireRequest {
                 self.note_holder(connection, decode(next())?, None);
                 Reply::Busy
             }
-            _ => Reply::Late,
+            _ => return Err(connection.too_late()),
         })
     }
 

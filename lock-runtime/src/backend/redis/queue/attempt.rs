@@ -257,12 +257,6 @@ impl RedisAttempt {
                 tracing::debug!(target: TARGET, server = %self.server.address(), key = %self.server.key(&request.names.lock), place, "queued");
                 self.state.on(Event::Queued)
             }
-            Ok(Reply::Late) => {
-                // The server's clock was set forward, or the request was delayed. The engine gives up this connection,
-                // and reads the server's time again over the next connection.
-                connection.health.mark_demoted();
-                self.state.on(Event::NotReady)
-            }
             // Without `turn`, the caller is not queued. The session sends requests only for queued callers, so this
             // caller has no other unanswered request.
             Err(error) if error.is_not_carried_out() && self.turn.is_none() => {
@@ -407,9 +401,7 @@ impl RedisAttempt {
                     }));
                 }
                 Err(error) => {
-                    if self.server.note_failure(error)? == Retry::Later {
-                        self.server.context.sleep(limits::RETRY_PAUSE).await;
-                    }
+                    self.server.recover(error).await?;
                 }
             }
         }

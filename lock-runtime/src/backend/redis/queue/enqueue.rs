@@ -163,10 +163,7 @@ async fn send_batch(
     let mut next = || fields.next().unwrap_or(Value::Nil);
     let (held, left): (Option<String>, Option<i64>) = (decode(next())?, decode(next())?);
     if held.as_deref() == Some("late") {
-        // The server's clock was set forward, or the request was delayed. The engine gives up this connection, and
-        // reads the server's time again over the next connection.
-        connection.health.mark_demoted();
-        return Err(CallError::Demoted("the request came too late".into()));
+        return Err(connection.too_late());
     }
     let mut places = Vec::with_capacity(asked.len());
     for (request, _) in &asked {

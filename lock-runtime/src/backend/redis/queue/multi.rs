@@ -23,7 +23,6 @@ use crate::backend::redis::{
     },
     transport::{call_error::CallError, connection::Connection},
 };
-use crate::limits;
 
 /// Gives back the locks that the attempts may have been granted. Waits until these locks are given back, so that the
 /// next attempts do not find them taken.
@@ -108,9 +107,8 @@ pub(crate) async fn acquire_multi(
                 }
                 return Ok(together);
             }
-            Err(error) => match server.note_failure(error) {
-                Ok(Retry::Now) => unsure = true,
-                Ok(Retry::Later) => server.context.sleep(limits::RETRY_PAUSE).await,
+            Err(error) => match server.recover(error).await {
+                Ok(retry) => unsure |= retry == Retry::Now,
                 Err(error) => {
                     for attempt in &mut attempts {
                         if !unsure {
@@ -144,12 +142,7 @@ async fn ask(
     let script = first.scripts.multi_acquire;
     let (reply, sent) = connection.run(script, &keys, &args).await?;
     match reply {
-        Value::Int(0) => {
-            // The server's clock was set forward, or the request was delayed. The engine gives up this connection, and
-            // reads the server's time again over the next connection.
-            connection.health.mark_demoted();
-            Err(CallError::NotReady("the request came too late".into()))
-        }
+        Value::Int(0) => Err(connection.too_late()),
         Value::Int(busy) => Ok(MultiAnswer::Busy(
             usize::try_from(busy - 1).unwrap_or_default(),
         )),

@@ -168,7 +168,8 @@ async fn subscribe(
     listening: &mut Weak<Connection>,
     topic: &str,
 ) -> Result<bool, CallError> {
-    if let Some(node) = server.sessions.shard_of(session) {
+    let sessions = &server.sessions;
+    if let Some(node) = sessions.node_of(session).filter(|_| sessions.is_cluster()) {
         let waiting = Arc::downgrade(session);
         let wake = move |topic: &str| {
             if let Some(session) = waiting.upgrade() {

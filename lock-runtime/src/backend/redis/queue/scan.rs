@@ -8,12 +8,9 @@ use lock_core::{
 };
 
 use crate::backend::redis::{
-    protocol::request::not_understood,
-    queue::server::{Retry, Server},
-    topology::node::Node,
-    transport::{call_error::CallError, connection::Connection},
+    protocol::request::not_understood, queue::server::Server, topology::node::Node,
+    transport::connection::Connection,
 };
-use crate::limits;
 
 /// The number of keys that a server examines in one step. A server examines about a million keys in a second, and
 /// serves no other client during a step, so a step takes about 0.2 ms.
@@ -95,7 +92,9 @@ impl ServerScan {
                     let names = keys.iter().filter_map(|key| str::from_utf8(key).ok());
                     return Ok(Some(names.map(LockName::stored).collect()));
                 }
-                Err(error) => pause(&server, error).await?,
+                Err(error) => {
+                    server.recover(error).await?;
+                }
             }
         }
     }
@@ -122,14 +121,6 @@ impl Scan for ServerScan {
     fn next(&mut self) -> BoxFuture<'_, Result<Option<Vec<LockName>>, BackendError>> {
         Box::pin(self.run())
     }
-}
-
-/// Waits before the walk repeats a step that a server has not carried out.
-async fn pause(server: &Server, error: CallError) -> Result<(), BackendError> {
-    if server.note_failure(error)? == Retry::Later {
-        server.context.sleep(limits::RETRY_PAUSE).await;
-    }
-    Ok(())
 }
 
 /// Returns a pattern that matches exactly this text.

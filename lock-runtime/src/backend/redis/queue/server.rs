@@ -127,7 +127,7 @@ impl Server {
     ) -> Result<(), ConnectError> {
         let started = self.now();
         let required = self.required(allow_eviction);
-        let checked = self.sessions.check(&self.context, required, patience).await;
+        let checked = self.sessions.check(required, patience).await;
         checked.map_err(|failure| {
             let waited = self.now().since(started);
             failure.at(self.address().to_owned(), waited)
@@ -155,7 +155,7 @@ impl Server {
     }
 
     pub(crate) fn names(&self, name: &LockName) -> Names {
-        let slotted = matches!(&*self.sessions, Topology::Cluster(_));
+        let slotted = self.sessions.is_cluster();
         Names::new(self.layout, name.clone(), slotted)
     }
 
@@ -205,6 +205,16 @@ impl Server {
             CallError::Ask(_) => return Ok(Retry::Later),
         };
         self.note(detail);
+        Ok(retry)
+    }
+
+    /// Records why a command failed, and waits until the command can be repeated. If the server refused the command,
+    /// returns the refusal as an error.
+    pub(crate) async fn recover(&self, error: CallError) -> Result<Retry, BackendError> {
+        let retry = self.note_failure(error)?;
+        if retry == Retry::Later {
+            self.context.sleep(limits::RETRY_PAUSE).await;
+        }
         Ok(retry)
     }
 
@@ -289,10 +299,7 @@ impl Server {
             match running.await {
                 Ok((value, sent)) => return Ok(Some(Answered { value, sent, again })),
                 Err(CallError::Ask(to)) => redirect = Some(Box::new(to)),
-                Err(error) => match self.note_failure(error)? {
-                    Retry::Now => again = true,
-                    Retry::Later => self.context.sleep(limits::RETRY_PAUSE).await,
-                },
+                Err(error) => again |= self.recover(error).await? == Retry::Now,
             }
         }
     }

@@ -1,5 +1,4 @@
-//! The topology of a Redis Cluster: a map from hash slots to primaries (the slot map), which the engine reads again
-//! after `MOVED`.
+//! Reads the slot map of a Redis Cluster, which names the primary of each hash slot.
 //!
 //! The servers report which server stores a slot. The answer to `CLUSTER SLOTS` describes all slots. A server that does
 //! not store the slot of a command answers the command with a redirection. The engine reads the slot map again after
@@ -7,16 +6,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
-    sync::{
-        Arc, Mutex, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, Weak},
     time::Duration,
 };
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
-use lock_core::{backend::BackendError, key::LockName, lease::Moment};
+use lock_core::lease::Moment;
 use redis::{
     ConnectionAddr, ErrorKind, FromRedisValue, ParsingError, RedisError, ServerErrorKind, Value,
 };
@@ -24,18 +19,16 @@ use tokio::{sync::Notify, task::AbortHandle};
 
 use crate::{
     backend::redis::{
-        core::Link,
         preflight::{Failure, check},
         protocol::slot::{SLOTS, slot_of},
-        session::{Host, Session},
-        topology::node::Node,
+        topology::{SlotMap, Topology, node::Node},
         transport::{
             call_error::Redirect,
-            connection::{Connection, field},
+            connection::field,
             connector::{Connector, ServerCheck},
         },
     },
-    background::{Context, lock, watched::Watched},
+    background::{Context, lock},
     events::TARGET,
     limits,
 };
@@ -44,39 +37,25 @@ use crate::{
 /// not change.
 const READ_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
 
-/// The primaries of a cluster, each with its session.
-pub(crate) struct Cluster {
-    context: Arc<Context>,
-    /// The servers that the URL names.
-    seeds: Vec<Connector>,
-    host: Host,
-    map: Watched<SlotMap>,
-    /// Notified when the slot map may be outdated.
-    outdated: Arc<Notify>,
-    /// The task that reads the slot map, or `None` before the task is started.
-    reading: Mutex<Option<AbortHandle>>,
-    shutting_down: AtomicBool,
-    closed: AtomicBool,
+/// The task that reads the slot map, or `None` before the task is started. Dropping this value ends the task.
+#[derive(Default)]
+pub(super) struct Reading(Mutex<Option<AbortHandle>>);
+
+impl Reading {
+    pub(super) fn stop(&self) {
+        if let Some(reading) = lock(&self.0).as_ref() {
+            reading.abort();
+        }
+    }
 }
 
-/// The slot map: which primary stores which slot.
-#[derive(Clone, Default)]
-struct SlotMap {
-    /// The primaries by address.
-    nodes: BTreeMap<String, Arc<Node>>,
-    /// The primary of each slot, or `None` for a slot that no primary stores. The list is empty before the slot map is
-    /// read.
-    slots: Vec<Option<Arc<Node>>>,
-    /// The servers to which an `ASK` redirection has sent a command, by address, with the time of the newest such
-    /// redirection.
-    asked: BTreeMap<String, Moment>,
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.stop();
+    }
 }
 
 impl SlotMap {
-    fn node(&self, slot: u16) -> Option<&Arc<Node>> {
-        self.slots.get(usize::from(slot))?.as_ref()
-    }
-
     /// Returns the primaries that store a slot.
     fn primaries(&self) -> BTreeSet<*const Node> {
         self.slots.iter().flatten().map(Arc::as_ptr).collect()
@@ -92,180 +71,11 @@ struct View {
     ranges: Vec<(u16, u16, ConnectionAddr)>,
 }
 
-impl fmt::Debug for Cluster {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cluster")
-            .field("nodes", &self.map.get().nodes.keys())
-            .finish_non_exhaustive()
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        if let Some(reading) = lock(&self.reading).take() {
-            reading.abort();
-        }
-    }
-}
-
-impl Cluster {
-    pub(crate) fn new(
-        context: Arc<Context>,
-        seeds: Vec<Connector>,
-        outdated: Arc<Notify>,
-        host: Host,
-    ) -> Arc<Self> {
-        Arc::new(Self {
-            context,
-            seeds,
-            host,
-            map: Watched::default(),
-            outdated,
-            reading: Mutex::default(),
-            shutting_down: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
-        })
-    }
-
-    /// Waits until the slot map names a primary that stores the lock, and returns that primary.
-    pub(crate) async fn node(self: &Arc<Self>, name: &LockName) -> Result<Arc<Node>, BackendError> {
-        self.follow();
-        let slot = slot_of(name.as_str());
-        let find = |map: &SlotMap| match map.node(slot) {
-            _ if self.is_closed() => Some(Err(BackendError::ShutDown)),
-            Some(node) => Some(Ok(node.clone())),
-            None if self.shutting_down.load(Ordering::Acquire) => Some(Err(BackendError::ShutDown)),
-            None => None,
-        };
-        loop {
-            // No session notices that the slot map names no primary for a slot. The waiting callers themselves
-            // therefore make the engine read the slot map again.
-            if self.known_node(name).is_none() {
-                self.outdated.notify_one();
-            }
-            let patience = self.context.now() + limits::SLOT_PAUSE;
-            let found = self.context.timeout_at(patience, self.map.until(find));
-            if let Some(found) = found.await {
-                return found;
-            }
-        }
-    }
-
-    /// Returns the primary that stores a lock, or `None` if the slot map names no primary for the lock.
-    pub(crate) fn known_node(&self, name: &LockName) -> Option<Arc<Node>> {
-        self.map.get().node(slot_of(name.as_str())).cloned()
-    }
-
-    pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
-        self.map.get().nodes.values().cloned().collect()
-    }
-
-    /// Returns the primary to which this session connects.
-    pub(crate) fn node_of(&self, session: &Arc<Session>) -> Option<Arc<Node>> {
-        let nodes = self.nodes();
-        nodes.into_iter().find(|node| node.has(session))
-    }
-
-    /// Returns the session with this number.
-    pub(crate) fn linked(&self, link: Link) -> Option<Arc<Session>> {
-        self.nodes().iter().find_map(|node| node.linked(link))
-    }
-
-    /// Returns whether the session connects to the primary that stores the lock.
-    pub(crate) fn serves(&self, session: &Arc<Session>, name: &LockName) -> bool {
-        self.known_node(name).is_some_and(|node| node.has(session))
-    }
-
-    /// Waits until `node` is no longer the primary that stores the lock.
-    async fn moves_from(&self, node: &Arc<Node>, name: &LockName) {
-        let slot = slot_of(name.as_str());
-        let elsewhere = |map: &SlotMap| {
-            let stays = map.node(slot).is_some_and(|now| Arc::ptr_eq(now, node));
-            (!stays).then_some(())
-        };
-        self.map.until(elsewhere).await;
-    }
-
-    /// Waits for a connection to the primary that stores a lock. Also returns this primary.
-    pub(crate) async fn connected(
-        self: &Arc<Self>,
-        name: &LockName,
-    ) -> Result<(Arc<Node>, Arc<Connection>), BackendError> {
-        loop {
-            let node = self.node(name).await?;
-            tokio::select! {
-                biased;
-                connection = node.connection() => match connection {
-                    Err(_) if !self.is_closed() => {}
-                    connection => return Ok((node, connection?)),
-                },
-                () = self.moves_from(&node, name) => continue,
-            }
-            // The session has ended, because its primary stores no slot any longer.
-            self.moves_from(&node, name).await;
-        }
-    }
-
-    /// Waits for a connection of `session`. Fails if the session has ended, or if another primary stores the lock.
-    pub(crate) async fn connection(
-        &self,
-        session: &Arc<Session>,
-        name: &LockName,
-    ) -> Result<Arc<Connection>, BackendError> {
-        let elsewhere = || BackendError::Unreachable("the lock has moved to another server".into());
-        let node = self.known_node(name).filter(|node| node.has(session));
-        let node = node.ok_or_else(elsewhere)?;
-        tokio::select! {
-            biased;
-            connection = session.connection() => connection,
-            () = self.moves_from(&node, name) => Err(elsewhere()),
-        }
-    }
-
-    /// Returns the server to which a command was redirected.
-    pub(crate) fn at(&self, redirect: &Redirect) -> Arc<Node> {
-        let now = self.context.now();
-        self.map.change(|map| {
-            let node = self.node_at(map, redirect.address.clone());
-            map.asked.insert(redirect.address.to_string(), now);
-            node
-        })
-    }
-
-    /// Records the primary that stores a slot, according to a redirection.
-    pub(crate) fn moved(&self, redirect: &Redirect) {
-        let from = self.map.change(|map| {
-            let node = self.node_at(map, redirect.address.clone());
-            let slot = map.slots.get_mut(usize::from(redirect.slot))?;
-            slot.replace(node.clone())
-                .filter(|from| !Arc::ptr_eq(from, &node))
-        });
-        if let Some(from) = from {
-            tracing::debug!(target: TARGET, slot = redirect.slot, to = %redirect.address, "a slot has moved");
-            from.dismiss(|name| slot_of(name.as_str()) == redirect.slot);
-        }
-        self.outdated.notify_one();
-    }
-
-    fn node_at(&self, map: &mut SlotMap, address: ConnectionAddr) -> Arc<Node> {
-        let node = map.nodes.entry(address.to_string());
-        let new = || Arc::new(Node::new(self.seeds[0].beside(address), self.host.clone()));
-        let node = node.or_insert_with(new).clone();
-        if self.is_closed() {
-            node.close();
-        }
-        node
-    }
-
-    /// Returns the connector to the first server that the user has named.
-    pub(crate) fn seed(&self) -> &Connector {
-        &self.seeds[0]
-    }
-
+impl Topology {
     /// Connects to the servers of the cluster, reads the slot map, and checks all primaries. Succeeds if more than half
     /// of the primaries answer, and all of the answering primaries pass the check. The cluster can then replace the
     /// other primaries. A primary that does not answer now is checked later, before a session connects to it.
-    pub(crate) async fn check(
+    pub(super) async fn check_primaries(
         self: &Arc<Self>,
         required: ServerCheck,
         until: Moment,
@@ -314,17 +124,12 @@ impl Cluster {
         Ok(())
     }
 
-    /// Makes the first session with each primary check the primary before it connects.
-    pub(crate) fn check_later(&self, required: ServerCheck) {
-        self.seeds[0].check_first(required);
-    }
-
     /// Starts the task that reads the slot map, unless this task is running.
-    fn follow(self: &Arc<Self>) {
-        let mut reading = lock(&self.reading);
+    pub(super) fn follow(self: &Arc<Self>) {
+        let mut reading = lock(&self.reading.0);
         if reading.is_none() && !self.is_closed() {
-            let (cluster, outdated) = (Arc::downgrade(self), self.outdated.clone());
-            let following = follow(self.context.clone(), cluster, outdated);
+            let (topology, outdated) = (Arc::downgrade(self), self.outdated.clone());
+            let following = follow(self.context.clone(), topology, outdated);
             *reading = Some(self.context.spawn(following).abort_handle());
         }
     }
@@ -445,34 +250,13 @@ impl Cluster {
             (before, now) => before.is_some() != now.is_some(),
         })
     }
-
-    /// Ends the calls that wait until the slot map names the primary of their lock. These calls return an error.
-    pub(crate) fn begin_shutdown(&self) {
-        self.shutting_down.store(true, Ordering::Release);
-        self.map.change(|_| ());
-    }
-
-    pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn close(&self) {
-        self.closed.store(true, Ordering::Release);
-        for node in self.nodes() {
-            node.close();
-        }
-        self.map.change(|_| ());
-        if let Some(reading) = lock(&self.reading).as_ref() {
-            reading.abort();
-        }
-    }
 }
 
 /// Reads the slot map, and reads it again whenever it may be outdated.
-async fn follow(context: Arc<Context>, cluster: Weak<Cluster>, outdated: Arc<Notify>) {
-    let mut is_known = cluster
+async fn follow(context: Arc<Context>, topology: Weak<Topology>, outdated: Arc<Notify>) {
+    let mut is_known = topology
         .upgrade()
-        .is_some_and(|cluster| !cluster.nodes().is_empty());
+        .is_some_and(|topology| !topology.nodes().is_empty());
     let mut pause = READ_PAUSE.0;
     loop {
         if is_known {
@@ -482,20 +266,20 @@ async fn follow(context: Arc<Context>, cluster: Weak<Cluster>, outdated: Arc<Not
                 pause = READ_PAUSE.0;
             }
         }
-        let Some(cluster) = cluster.upgrade() else {
+        let Some(topology) = topology.upgrade() else {
             return;
         };
-        let read = cluster.read().await;
-        is_known = read.is_ok() && !cluster.nodes().is_empty();
+        let read = topology.read().await;
+        is_known = read.is_ok() && !topology.nodes().is_empty();
         pause = match read {
             Ok(true) => READ_PAUSE.0,
             _ => (pause * 2).min(READ_PAUSE.1),
         };
         if let Err(error) = read {
-            cluster.seeds[0].outages.note(error.to_string());
+            topology.seeds[0].outages.note(error.to_string());
             tracing::debug!(target: TARGET, %error, "no server of the cluster has reported the slot map");
         }
-        drop(cluster);
+        drop(topology);
         context.sleep(pause).await;
     }
 }

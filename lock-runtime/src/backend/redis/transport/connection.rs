@@ -481,6 +481,14 @@ impl Connection {
         self.wire.silent_for(now)
     }
 
+    /// Returns the failure of a request that reached the server after its time limit, and so changed nothing. The server's
+    /// clock was set forward, or the request was delayed. The session gives up this connection, and reads the server's time
+    /// again over the next one.
+    pub(crate) fn too_late(&self) -> CallError {
+        self.health.mark_demoted();
+        CallError::Demoted("the request came too late".into())
+    }
+
     /// Returns whether a reply has arrived since `moment`.
     pub(crate) fn has_replied_since(&self, moment: Moment) -> bool {
         self.wire.has_replied_since(moment)
