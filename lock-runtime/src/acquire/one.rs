@@ -159,10 +159,11 @@ async fn enter_now(
         missed += u32::from(acquired.is_missed);
         if let Some(entry) = acquired.granted {
             // The body of a call with one lock begins in this poll.
-            if is_fresh(&entry) && (is_one_of_several || entry.hold().begin_body()) {
+            let hold = entry.hold();
+            if hold.is_fresh() && (is_one_of_several || hold.begin_body()) {
                 return Ok(entry);
             }
-            missed += u32::from(entry.hold().is_given_up());
+            missed += u32::from(hold.give_up_unused(spec.now()) || hold.is_given_up());
         }
         // The lock was lost or given back before the body began, so the call waits for it again. If the server still has
         // the grant, dropping the entry gives the grant back.
@@ -172,17 +173,12 @@ async fn enter_now(
     }
 }
 
-/// Returns whether enough of the confirmed lease is left for the entry's body to start.
-fn is_fresh(entry: &Entry) -> bool {
-    entry.hold().is_fresh() && entry.hold().loss().is_none()
-}
-
 /// Extends the lease of an entry to its whole time before the lock is offered, unless enough of the lease is left. If the
 /// answer comes so late that too little of the lease is left again, extends the lease once more. Returns `false` if the
 /// lease is lost.
 async fn confirm(spec: &AcquireSpec, budget: Budget, entry: &Entry) -> Result<bool, LockError> {
     let hold = entry.hold();
-    while !is_fresh(entry) {
+    while !hold.is_fresh() {
         if hold.loss().is_some() {
             return Ok(false);
         }
@@ -308,7 +304,7 @@ async fn acquire(
             (entry, stands) = Box::pin(with_replicas(spec, budget.answered(), entry)).await?;
             entry.hold().wait_for_body(spec.now() + offered_for);
         }
-        if stands && (is_fresh(&entry) || Box::pin(confirm(spec, budget, &entry)).await?) {
+        if stands && (entry.hold().is_fresh() || Box::pin(confirm(spec, budget, &entry)).await?) {
             acquired.granted = Some(entry);
         }
         Ok(acquired)

@@ -95,17 +95,12 @@ pub(crate) struct HoldState {
     /// so that a release frees the lock at once.
     retain_until: AtomicMoment,
     host: Arc<dyn HoldHost>,
-    /// Makes a shutdown of the client wait for this hold. `None` once the hold has been released, or given back because
-    /// its body did not begin in time.
-    tracked: Mutex<Option<TrackedTask>>,
+    call: Mutex<Call>,
     lease: Mutex<Lease>,
     lost: OnceLock<LossReason>,
     /// The end of a lease that was lost: the local deadline, or the moment at which the engine noticed the loss. `None`
     /// while the lease is not lost.
     lost_at: AtomicMoment,
-    /// The span of the call that began the hold. Events about the hold are inside this span, also if the engine reports
-    /// them. The span is disabled before the call has its locks, and after the release.
-    span: Mutex<Span>,
     /// Whether the engine has warned that the body blocks its thread.
     blocked_warned: AtomicBool,
     /// Wakes the tasks that wait for the loss of the lease. For an in-process lock, these tasks are also woken when the
@@ -123,6 +118,16 @@ pub(crate) struct HoldState {
     /// The queue in which nested calls wait for their turns, if they are nested directly in the call that began the
     /// hold.
     pub(crate) turns: Turns,
+}
+
+/// The call that began a hold.
+struct Call {
+    /// Makes a shutdown of the client wait for the hold. `None` once the hold has been released, or given back because its
+    /// body did not begin in time.
+    tracked: Option<TrackedTask>,
+    /// Events about the hold are inside this span, also if the engine reports them. The span is disabled before the call
+    /// has its locks, and after the release.
+    span: Span,
 }
 
 impl fmt::Debug for HoldState {
@@ -169,11 +174,13 @@ impl HoldState {
             due_entry: DueEntry::new(),
             retain_until: AtomicMoment::new(Some(Moment::new(Duration::ZERO))),
             host,
-            tracked: Mutex::new(None),
+            call: Mutex::new(Call {
+                tracked: None,
+                span: Span::none(),
+            }),
             lease: Mutex::new(Lease::granted(terms, &grant, entered)),
             lost: OnceLock::new(),
             lost_at: AtomicMoment::new(None),
-            span: Mutex::new(Span::none()),
             blocked_warned: AtomicBool::new(false),
             lost_now: Notify::new(),
             warned: AtomicBool::new(false),
@@ -317,25 +324,29 @@ impl HoldState {
     }
 
     pub(crate) fn track(&self, task: TrackedTask) {
-        *lock(&self.tracked) = Some(task);
+        lock(&self.call).tracked = Some(task);
         metrics::holding(self.label, 1.0);
     }
 
     /// Stores the span of the call that began the hold.
     pub(crate) fn set_span(&self, span: Span) {
-        *lock(&self.span) = span;
+        lock(&self.call).span = span;
     }
 
     /// The span of the call that began the hold.
     fn span(&self) -> Span {
-        lock(&self.span).clone()
+        lock(&self.call).span.clone()
     }
 
     pub(crate) fn untrack(&self) {
+        let over = Call {
+            tracked: None,
+            span: Span::none(),
+        };
+        let Call { tracked, span } = std::mem::replace(&mut *lock(&self.call), over);
         // The last clone of a span closes it, which runs code of the user, so the mutex is unlocked before.
-        let span = std::mem::replace(&mut *lock(&self.span), Span::none());
         drop(span);
-        if lock(&self.tracked).take().is_some() {
+        if tracked.is_some() {
             metrics::holding(self.label, -1.0);
         }
     }
@@ -363,6 +374,20 @@ impl HoldState {
         lock(&self.lease).is_claim()
     }
 
+    /// Returns the moment of the first renewal or check; `None` if the backend itself maintains the lease.
+    pub(crate) fn first_due(&self, now: Moment) -> Option<Moment> {
+        let lease = lock(&self.lease);
+        let (renews, claim) = (lease.plan().is_some(), lease.is_claim());
+        let deadline = lease.deadline()?;
+        Some(policy::first_due(
+            self.terms.time,
+            deadline,
+            renews,
+            claim,
+            now,
+        ))
+    }
+
     fn begun(&self) -> Moment {
         lock(&self.lease).begun()
     }
@@ -370,7 +395,10 @@ impl HoldState {
     /// Whether enough of the confirmed lease is left to start a body without a further confirmation.
     pub(crate) fn is_fresh(&self) -> bool {
         // The leases that a backend maintains itself need no confirmation.
-        self.backend().maintains_leases() || lock(&self.lease).is_fresh(self.backend().now())
+        if self.backend().maintains_leases() {
+            return self.loss().is_none();
+        }
+        !self.is_lost() && lock(&self.lease).is_fresh(self.backend().now())
     }
 
     /// Returns the end of the lease, from which the time of an extension counts.

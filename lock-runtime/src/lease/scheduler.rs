@@ -113,12 +113,9 @@ impl RenewalScheduler {
     /// Renews and checks a hold until [`remove`](Self::remove) is called. Does nothing for a hold that has no local
     /// deadline.
     pub(crate) fn schedule(self: &Arc<Self>, hold: &Arc<HoldState>) {
-        let Some(deadline) = hold.deadline() else {
+        let Some(due) = hold.first_due(self.context.now()) else {
             return;
         };
-        let now = self.context.now();
-        let (renews, claim) = (hold.plan().is_some(), hold.is_claim());
-        let due = policy::first_due(hold.terms.time, deadline, renews, claim, now);
         self.insert(hold, due);
         if !self.started.swap(true, Ordering::AcqRel) {
             let scheduler = Arc::downgrade(self);

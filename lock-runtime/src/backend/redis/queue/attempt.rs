@@ -204,13 +204,19 @@ impl RedisAttempt {
         if self.task.is_none() {
             self.task = Some(self.server.track_acquisition());
         }
+        let place = match self.turn {
+            Some(_) => self.place(),
+            None => {
+                self.stop_waiting();
+                self.stored.place
+            }
+        };
         self.sent = Some(sent.clone());
         self.may_hold = false;
         if self.turn.is_none() && !self.request.wait.is_zero() {
             let (told, turn) = oneshot::channel();
             let polled = self.polled.clone();
             let caller = Caller { polled, told };
-            self.stop_waiting();
             let (name, owner, stored) = (&request.names.lock, request.owner, self.stored);
             let alone = session.lines(|lines, link| {
                 lines.join(link, name, owner, stored, request.clone(), caller)
@@ -225,7 +231,6 @@ impl RedisAttempt {
         request.ask();
         self.state.on(Event::Asks);
         request.carry(&connection);
-        let place = self.place();
         let reply = request.acquire(&connection, place).await;
         if let Ok(Reply::Granted(_) | Reply::Busy) = reply {
             // The answer to a request of the session can describe the same grant. The caller no longer waits, so it does not
