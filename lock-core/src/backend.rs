@@ -142,6 +142,29 @@ pub enum Released {
     Unknown,
 }
 
+/// A step in the record of a leader, which says until when the newest term lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TermStep {
+    /// The term begins, or goes on.
+    Lead,
+    /// The leader is about to give its role up.
+    End,
+    /// Somebody asks the leader to resign.
+    Dismiss,
+}
+
+/// The record of a leader before a [step](TermStep).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Led {
+    /// For how long nobody led before this step. `None` if no earlier term is known.
+    pub vacant_for: Option<Duration>,
+    /// Whether the holder is asked to resign.
+    pub dismissed: bool,
+}
+
+/// How long the record of a leader is kept after the last step.
+pub const TERM_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
+
 /// A snapshot of the state of a lock. The state can change before the caller reads the snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -418,6 +441,19 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         extend: Extend,
     ) -> BoxFuture<'a, Result<Renewed, BackendError>>;
 
+    /// Adds a step to the record of the leader whose role is this lock, and returns the record before. Returns `None`, and
+    /// changes nothing, if the grant with this token no longer exists. A backend without a queue returns
+    /// [`BackendError::Refused`].
+    fn lead<'a>(
+        &'a self,
+        name: &'a LockName,
+        token: FencingToken,
+        step: TermStep,
+    ) -> BoxFuture<'a, Result<Option<Led>, BackendError>> {
+        let _ = (name, token, step);
+        Box::pin(std::future::ready(Err(without_leaders())))
+    }
+
     /// Waits until [`Replicas::count`] replicas have acknowledged the grants, but not longer than [`Replicas::within`].
     /// The locks must have the same [`shard`](Self::shard). A backend without replicas returns
     /// [`BackendError::Refused`].
@@ -551,6 +587,13 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Waits until each background release is done or its lease has ended, but not beyond `until`, and then closes the
     /// backend.
     fn close(&self, until: Moment) -> BoxFuture<'_, ()>;
+}
+
+/// Returns the error of a backend that has no queue, and therefore no leaders.
+#[must_use]
+pub fn without_leaders() -> BackendError {
+    let refusal = "candidates need a queue, which a Redlock and Redisson's layout do not have";
+    BackendError::Refused(refusal.into())
 }
 
 /// Returns the error of a backend that stores its locks in this process, and therefore cannot list locks or waiters.

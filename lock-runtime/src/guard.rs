@@ -263,6 +263,10 @@ impl LockGuard {
         }
     }
 
+    pub(crate) fn state(&self) -> &Arc<HoldState> {
+        self.entered.hold()
+    }
+
     /// Runs `body` inside the hold. Calls for the same key that are nested in the body re-enter the lock. If the lease
     /// is lost, the body is dropped at its next `.await`.
     ///

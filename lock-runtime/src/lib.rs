@@ -54,6 +54,7 @@ mod events;
 mod features;
 mod guard;
 mod in_current_hold;
+mod leader;
 mod lease;
 mod limits;
 mod lock;
@@ -86,6 +87,7 @@ pub use events::metrics::{METRIC_BUCKETS, describe_metrics};
 pub use events::{LeaseLoss, LeaseWarning, Stats};
 pub use guard::{Hold, Holds, LockGuard, MultiLockGuard};
 pub use in_current_hold::{InCurrentHold, WithinHold};
+pub use leader::{Leader, LeaderWatch, Role, Term};
 pub use lease::release::ReleaseOutcome;
 pub use lock::{ForcedRelease, Lock};
 pub use lock_core::{

@@ -10,6 +10,7 @@ mod hold_at_least;
 mod key_lists;
 mod keys;
 mod layout;
+mod leader;
 mod leftovers;
 mod logs;
 mod map_err;

@@ -31,8 +31,8 @@ use std::{
 
 use lock_core::{
     backend::{
-        Answer, Attempt, Backend, BackendError, BoxFuture, Caller, Extend, Holder, Leaving,
-        MultiAnswer, Released, Renewed, Replicated, Request, Status,
+        Answer, Attempt, Backend, BackendError, BoxFuture, Caller, Extend, Holder, Leaving, Led,
+        MultiAnswer, Released, Renewed, Replicated, Request, Status, TermStep,
     },
     error::HeldBy,
     fencing::FencingToken,
@@ -173,6 +173,8 @@ struct Common {
     /// The callers to wake after the registry's mutex is unlocked. A woken caller can be polled at once and lock the
     /// mutex, so callers are not woken earlier.
     woken: Vec<Arc<Notify>>,
+    /// The records of the leaders: when each newest term was last confirmed or ended, and which holder is asked to resign.
+    terms: HashMap<LockName, (Moment, Option<FencingToken>)>,
 }
 
 /// A lock that a caller holds or waits for.
@@ -252,6 +254,7 @@ impl Registry {
             common: Common {
                 fence: u64::try_from(micros).unwrap_or_default(),
                 woken: Vec::new(),
+                terms: HashMap::new(),
             },
             locks: HashMap::new(),
             retained: BinaryHeap::new(),
@@ -292,6 +295,25 @@ impl Registry {
                 holder
             });
             Status::new(holder, slot.queue.len())
+        })
+    }
+
+    fn lead(&self, name: &LockName, token: FencingToken, step: TermStep) -> Option<Led> {
+        let now = CLOCK.now();
+        self.with(name, |slot, common| {
+            let leads = |held: &&Held| held.token == token && held.stage == Stage::Entered;
+            slot.held.as_ref().filter(leads)?;
+            let before = common.terms.get(name).copied();
+            let asked = before.and_then(|(_, asked)| asked);
+            let asked_now = match step {
+                TermStep::Dismiss => Some(token),
+                TermStep::Lead | TermStep::End => asked,
+            };
+            common.terms.insert(name.clone(), (now, asked_now));
+            Some(Led {
+                vacant_for: before.map(|(ended, _)| now.since(ended)),
+                dismissed: asked == Some(token),
+            })
         })
     }
 
@@ -769,6 +791,18 @@ impl Backend for MemoryBackend {
 
     fn is_answering<'a>(&'a self, _: Option<&'a LockName>, _: Duration) -> BoxFuture<'a, bool> {
         Box::pin(std::future::ready(!self.link.is_down()))
+    }
+
+    fn lead<'a>(
+        &'a self,
+        name: &'a LockName,
+        token: FencingToken,
+        step: TermStep,
+    ) -> BoxFuture<'a, Result<Option<Led>, BackendError>> {
+        Box::pin(async move {
+            self.link.works().await;
+            Ok(self.registry.lead(name, token, step))
+        })
     }
 
     fn status<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Status, BackendError>> {

@@ -17,6 +17,7 @@ use crate::{
     client::builder::LockClientBuilder,
     connect_error::{ConnectError, URL_VARIABLE},
     events::{Stats, TARGET},
+    leader::Leader,
     lease::{scheduler::Renewals, shared::Shared},
     limits,
     lock::Lock,
@@ -209,6 +210,12 @@ impl LockClient {
     /// [`lock`](Self::lock).
     pub fn locks(&self, keys: impl IntoIterator<Item = impl Into<String>>) -> MultiLock {
         MultiLock::new(self.0.clone(), keys.into_iter().map(LockKey::new))
+    }
+
+    /// Returns the leader with this name: a role that one process at a time has. The name is part of a key, so it is used
+    /// as is, like the key of [`lock`](Self::lock).
+    pub fn leader(&self, name: impl AsRef<str>) -> Leader {
+        Leader::new(self.0.clone(), name.as_ref())
     }
 
     /// Iterates over the keys of the held locks in the client's namespace. Returns only the keys that begin with

@@ -17,6 +17,8 @@ const HANDOFF: &str = "lock_handoff_seconds";
 const SCRIPT: &str = "lock_script_seconds";
 const WAITING: &str = "lock_waiting";
 const HOLDING: &str = "lock_holding";
+const LEADER: &str = "lock_leader";
+const TERMS: &str = "lock_leader_terms_total";
 const LOST: &str = "lock_lost_total";
 const LEASE_WARNINGS: &str = "lock_lease_warnings_total";
 const RENEWALS: &str = "lock_renewals_total";
@@ -62,12 +64,14 @@ pub fn describe_metrics() {
         Unit::Count,
         "Locks that are held, and not yet released"
     );
+    describe_gauge!(LEADER, Unit::Count, "1 while this process leads");
     describe_gauge!(
         CONNECTED,
         Unit::Count,
         "1 while the client is connected to the lock server, 0 during an outage"
     );
     let counts = [
+        (TERMS, "Terms in which this process led"),
         (LOST, "Leases that were lost while they were in use"),
         (
             LEASE_WARNINGS,
@@ -144,6 +148,12 @@ pub(crate) fn waiting(label: &'static str, change: f64) {
 /// Changes the number of held locks with this label.
 pub(crate) fn holding(label: &'static str, change: f64) {
     gauge(HOLDING, [("name", label), ("kind", EXCLUSIVE)], change);
+}
+
+/// Records that this process leads (`change` is 1), or leads no longer (-1).
+pub(crate) fn leads(label: &'static str, change: f64) {
+    gauge(LEADER, [("name", label)], change);
+    add(TERMS, [("name", label)], u64::from(change > 0.0));
 }
 
 /// Records how long a lock was held. `loss` says why the lease was lost; `None` if the lock was released.

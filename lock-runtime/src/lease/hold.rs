@@ -555,6 +555,12 @@ impl HoldState {
         true
     }
 
+    /// Ends the renewals of this hold, so that its lease runs out unless the hold is released before.
+    pub(crate) fn stop_renewals(&self) {
+        let now = self.backend().now();
+        self.update_lease(|lease| lease.remove_all(now));
+    }
+
     /// Makes the lock stay taken until `until`, even if the hold is released earlier.
     pub(crate) fn retain_until(&self, until: Moment) {
         self.retain_until

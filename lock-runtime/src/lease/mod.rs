@@ -229,6 +229,13 @@ impl Lease {
         }
     }
 
+    /// Removes all demands for renewal, as [`remove`](Self::remove) removes one.
+    pub(crate) fn remove_all(&mut self, now: Moment) {
+        for plan in self.plans.clone() {
+            self.remove(plan, now);
+        }
+    }
+
     /// Records that a backend which maintains leases itself has to keep this lease valid at least until `until`.
     pub(crate) fn promise(&mut self, until: Moment) {
         self.promised = self.promised.max(until);

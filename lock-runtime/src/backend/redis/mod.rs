@@ -19,8 +19,8 @@ use std::{sync::Arc, time::Duration};
 
 use lock_core::{
     backend::{
-        Attempt, Backend, BackendError, BoxFuture, Extend, MultiAnswer, Released, Renewed,
-        Replicated, Request, Scan, Status, ToRenew, Waiter,
+        Attempt, Backend, BackendError, BoxFuture, Extend, Led, MultiAnswer, Released, Renewed,
+        Replicated, Request, Scan, Status, TermStep, ToRenew, Waiter,
     },
     fencing::FencingToken,
     key::LockName,
@@ -145,6 +145,15 @@ impl Backend for RedisBackend {
         extend: Extend,
     ) -> BoxFuture<'a, Result<Renewed, BackendError>> {
         Box::pin(renew(&self.server, name, token, extend))
+    }
+
+    fn lead<'a>(
+        &'a self,
+        name: &'a LockName,
+        token: FencingToken,
+        step: TermStep,
+    ) -> BoxFuture<'a, Result<Option<Led>, BackendError>> {
+        Box::pin(grants::lead(&self.server, name, token, step))
     }
 
     fn replicate<'a>(

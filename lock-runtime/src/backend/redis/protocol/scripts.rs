@@ -26,6 +26,7 @@ scripts! {
     PROBE = NEXT_TOKEN, GRANT_NEXT, include_str!("native/probe.lua");
     RENEW = include_str!("native/renew.lua");
     DISSOLVE = include_str!("native/dissolve.lua");
+    LEAD = include_str!("native/lead.lua");
     STATUS = include_str!("native/status.lua");
     WAITERS = include_str!("native/waiters.lua");
 }

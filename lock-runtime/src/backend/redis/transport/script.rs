@@ -86,13 +86,15 @@ fn gives(name: &str, reply: &Value) -> bool {
         ("acquire" | "leave", Value::Array(fields)) => begins_with_text(fields),
         ("release" | "retain", Value::Int(number)) => matches!(number, 0 | 1),
         ("dissolve", Value::Int(_)) => true,
+        ("lead", Value::Nil | Value::Array(_)) => true,
         ("renew", Value::Array(left)) => left.iter().all(|left| matches!(left, Value::Int(_))),
         ("queue", Value::Array(fields)) => {
             begins_with_text(fields) || matches!(fields.first(), Some(Value::Nil))
         }
         ("probe", Value::Array(found)) => found.iter().all(|it| matches!(it, Value::Array(_))),
         (
-            "acquire" | "leave" | "release" | "retain" | "renew" | "dissolve" | "queue" | "probe",
+            "acquire" | "leave" | "release" | "retain" | "renew" | "dissolve" | "queue" | "probe"
+            | "lead",
             _,
         ) => false,
         _ => true,

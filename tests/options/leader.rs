@@ -1,0 +1,364 @@
+//! The leader: candidates lead one after another, in order, and each of them knows when it leads.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use lock_runtime::{Leader, LockClient, LockError, Role, Term};
+use support::{
+    proxy::FaultProxy,
+    server::RedisServer,
+    stores::{
+        SECOND, Store, on_every_topology_with_a_queue, on_stores_with_a_queue, until, until_free,
+        until_waiting,
+    },
+};
+use tokio::{sync::mpsc, task::JoinHandle};
+
+const MS: Duration = Duration::from_millis(1);
+const KEY: &str = "leader:scheduler";
+
+/// The longest lease in these tests. No test waits for its end.
+const LEASE: Duration = Duration::from_secs(60);
+
+fn leader(client: &LockClient) -> Leader {
+    client.leader("scheduler").lease(LEASE)
+}
+
+/// A process that leads until it is told to end its term.
+struct Candidate {
+    leader: Leader,
+    terms: mpsc::UnboundedReceiver<Term>,
+    running: JoinHandle<Result<(), LockError>>,
+}
+
+impl Candidate {
+    fn start(leader: Leader) -> Self {
+        let (begins, terms) = mpsc::unbounded_channel();
+        let running = tokio::spawn(leader.run(move |term| {
+            let _ = begins.send(term);
+            std::future::pending::<()>()
+        }));
+        Self {
+            leader,
+            terms,
+            running,
+        }
+    }
+
+    async fn leads(&mut self) -> Term {
+        self.terms.recv().await.expect("the candidate leads")
+    }
+}
+
+#[tokio::test]
+async fn candidates_lead_in_order_and_each_knows_when_it_leads() {
+    on_every_topology_with_a_queue(async |store| {
+        let [one, two, three] = store.clients().await;
+        let mut first = Candidate::start(leader(&one));
+        let term = first.leads().await;
+        assert_eq!(term.vacant_for(), None, "nobody led before");
+        assert!(first.leader.is_leader());
+        let mut second = Candidate::start(leader(&two));
+        until_waiting(&one, KEY, 1).await;
+        let mut third = Candidate::start(leader(&three));
+        until_waiting(&one, KEY, 2).await;
+        assert!(!second.leader.is_leader());
+
+        let resigning = first.leader.resign();
+        resigning.await;
+        assert!(!first.leader.is_leader());
+        let next = second.leads().await;
+        assert!(second.leader.is_leader() && next.token() > term.token());
+        let vacant = next.vacant_for().expect("the first leader led before");
+        assert!(vacant <= support::epsilon(), "{vacant:?}");
+        // The one that has resigned is a candidate again, behind the others.
+        until_waiting(&one, KEY, 2).await;
+        second.running.abort();
+        let last = third.leads().await;
+        assert!(last.token() > next.token());
+        assert!(!second.leader.is_leader() && third.leader.is_leader());
+        third.running.abort();
+        assert!(first.leads().await.token() > last.token());
+        first.running.abort();
+        until_free(&one, KEY).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn run_returns_what_the_body_returns() {
+    on_stores_with_a_queue(async |store| {
+        let client = store.client().await;
+        let answer = leader(&client).run(async |term| Err::<(), _>(term.token()));
+        let token = answer.await.unwrap().unwrap_err();
+        let again = leader(&client).run(async |term| term.token());
+        assert!(again.await.unwrap() > token);
+    })
+    .await;
+}
+
+/// The lease of the leader is lost. Its body is dropped, and the process leads again.
+#[tokio::test]
+async fn a_leader_whose_role_is_lost_leads_again() {
+    for store in [Store::redis().await, Store::cluster().await] {
+        let client = store.client().await;
+        let bodies = AtomicUsize::new(0);
+        let lease = Duration::from_millis(1500);
+        let tokens = client.leader("scheduler").lease(lease).run(async |term| {
+            if bodies.fetch_add(1, Ordering::Relaxed) == 0 {
+                store.delete(KEY).await;
+                term.lost().await;
+                assert!(term.loss().is_some());
+                std::future::pending::<()>().await;
+            }
+            term.token()
+        });
+        tokens.await.unwrap();
+        assert_eq!(bodies.into_inner(), 2);
+    }
+}
+
+/// Nobody else leads before the body has ended, although it does not notice for a while that its process has resigned.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_that_ignores_its_end_keeps_the_successor_out() {
+    on_stores_with_a_queue(async |store| {
+        let [one, two] = store.clients().await;
+        let (inside, resigned) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicBool::new(false)),
+        );
+        let stubborn = leader(&one);
+        let running = {
+            let (stubborn, inside, resigned) = (stubborn.clone(), inside.clone(), resigned.clone());
+            tokio::spawn(async move {
+                let run = stubborn.run(async |_| {
+                    inside.store(true, Ordering::SeqCst);
+                    while !resigned.load(Ordering::SeqCst) {
+                        thread::sleep(MS);
+                    }
+                    thread::sleep(300 * MS);
+                    inside.store(false, Ordering::SeqCst);
+                    std::future::pending::<()>().await;
+                });
+                run.await
+            })
+        };
+        until(async || inside.load(Ordering::SeqCst)).await;
+        let was_inside = {
+            let (successor, inside) = (leader(&two), inside.clone());
+            tokio::spawn(
+                async move { successor.run(async |_| inside.load(Ordering::SeqCst)).await },
+            )
+        };
+        until_waiting(&two, KEY, 1).await;
+        let resigning = tokio::spawn({
+            let stubborn = stubborn.clone();
+            async move { stubborn.resign().await }
+        });
+        until(async || !stubborn.is_leader()).await;
+        resigned.store(true, Ordering::SeqCst);
+        assert!(!was_inside.await.unwrap().unwrap(), "two bodies overlap");
+        resigning.await.unwrap();
+        running.abort();
+    })
+    .await;
+}
+
+/// After the leader has resigned, its lease is not renewed, so a body that never ends keeps others out for one lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_body_that_blocks_keeps_others_out_until_its_lease_ends() {
+    for store in [Store::memory(), Store::redis().await] {
+        let [one, two] = store.clients().await;
+        let ended = Arc::new(AtomicBool::new(false));
+        let blocked = one.leader("scheduler").lease(SECOND);
+        let mut watch = blocked.watch();
+        let running = {
+            let (blocked, ended) = (blocked.clone(), ended.clone());
+            tokio::spawn(async move {
+                let run = blocked.run(async |_| {
+                    while !ended.load(Ordering::SeqCst) {
+                        thread::sleep(MS);
+                    }
+                });
+                run.await
+            })
+        };
+        until(async || matches!(watch.changed().await, Role::Leading { .. })).await;
+        let successor = two.leader("scheduler").lease(LEASE);
+        let next = tokio::spawn(async move { successor.run(async |_| ()).await });
+        until_waiting(&two, KEY, 1).await;
+        let resigning = tokio::spawn({
+            let blocked = blocked.clone();
+            async move { blocked.resign().await }
+        });
+        until(async || !blocked.is_leader()).await;
+        next.await.unwrap().unwrap();
+        ended.store(true, Ordering::SeqCst);
+        resigning.await.unwrap();
+        running.abort();
+    }
+}
+
+#[tokio::test]
+async fn a_paused_candidate_neither_leads_nor_queues() {
+    on_stores_with_a_queue(async |store| {
+        let [one, two] = store.clients().await;
+        let mut first = Candidate::start(leader(&one));
+        first.leads().await;
+        let mut second = Candidate::start(leader(&two));
+        until_waiting(&one, KEY, 1).await;
+        first.leader.pause();
+        assert!(!first.leader.is_leader());
+        second.leads().await;
+        second.leader.pause();
+        until_free(&one, KEY).await;
+        first.leader.resume();
+        first.leads().await;
+        first.running.abort();
+        second.running.abort();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_term_ends_after_its_longest_time() {
+    on_stores_with_a_queue(async |store| {
+        let [one, two] = store.clients().await;
+        let mut first = Candidate::start(leader(&one).max_term(300 * MS));
+        let began = Instant::now();
+        first.leads().await;
+        let mut second = Candidate::start(leader(&two));
+        second.leads().await;
+        assert!(began.elapsed() >= 270 * MS, "{:?}", began.elapsed());
+        second.running.abort();
+        first.leads().await;
+        first.running.abort();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_leader_that_is_dismissed_resigns() {
+    on_every_topology_with_a_queue(async |store| {
+        let [one, two] = store.clients().await;
+        let mut first = Candidate::start(one.leader("scheduler").lease(SECOND));
+        let term = first.leads().await;
+        let mut second = Candidate::start(leader(&two));
+        until_waiting(&one, KEY, 1).await;
+        let holder = two.leader("scheduler").dismiss().await.unwrap();
+        assert_eq!(holder.and_then(|holder| holder.token), Some(term.token()));
+        second.leads().await;
+        assert_eq!(term.loss(), None, "the role was given up");
+        second.running.abort();
+        // The request was for the term that has ended.
+        first.leads().await;
+        first.running.abort();
+        until_free(&one, KEY).await;
+        assert_eq!(two.leader("scheduler").dismiss().await.unwrap(), None);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_watch_follows_the_leader() {
+    on_stores_with_a_queue(async |store| {
+        let [one, two] = store.clients().await;
+        // This client asks every third of its own lease.
+        let mut watch = two.leader("scheduler").lease(SECOND).watch();
+        assert!(matches!(watch.seen(), Role::Unknown { .. }));
+        assert!(matches!(watch.changed().await, Role::Vacant { .. }));
+        let mut first = Candidate::start(leader(&one));
+        let term = first.leads().await;
+        let Role::Following { leader, .. } = watch.changed().await else {
+            panic!("{:?}", watch.seen());
+        };
+        assert_eq!(leader.token, Some(term.token()));
+        let mut own = first.leader.watch();
+        let Role::Leading { token, .. } = own.changed().await else {
+            panic!("{:?}", own.seen());
+        };
+        assert_eq!(token, term.token());
+        first.running.abort();
+        assert!(matches!(watch.changed().await, Role::Vacant { .. }));
+        assert!(matches!(own.changed().await, Role::Vacant { .. }));
+    })
+    .await;
+}
+
+/// While the server cannot be reached, a watch says so, and a leader leads until its local deadline. The candidate needs
+/// no restart afterwards.
+#[tokio::test]
+async fn a_leader_without_a_server_ends_with_its_lease_and_leads_again() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let client = LockClient::connect(proxy.url()).await.unwrap();
+    let mut leading = Candidate::start(client.leader("scheduler").lease(SECOND));
+    let term = leading.leads().await;
+    let mut watch = leading.leader.watch();
+    assert!(matches!(watch.changed().await, Role::Leading { .. }));
+    proxy.refuse(true);
+    proxy.cut();
+    term.lost().await;
+    assert!(!leading.leader.is_leader());
+    assert!(matches!(watch.changed().await, Role::Unknown { .. }));
+    proxy.refuse(false);
+    let next = leading.leads().await;
+    assert!(next.token() > term.token());
+    leading.running.abort();
+}
+
+/// `is_leader` turns false at the local deadline, although nothing else in the process runs: neither the body nor the
+/// engine.
+#[tokio::test]
+async fn is_leader_ends_with_the_lease_whatever_hangs() {
+    let server = RedisServer::start().await;
+    let client = LockClient::connect(server.url()).await.unwrap();
+    let leader = client.leader("scheduler").lease(SECOND);
+    let run = leader.run(async |_| {
+        let seen = leader.clone();
+        server.stop_process();
+        let reader = thread::spawn(move || {
+            while seen.is_leader() {
+                thread::sleep(MS);
+            }
+        });
+        // The body blocks the only thread of this runtime.
+        reader.join().unwrap();
+        server.continue_process();
+    });
+    run.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_shutdown_ends_the_campaign() {
+    on_stores_with_a_queue(async |store| {
+        let [one, two] = store.clients().await;
+        let mut first = Candidate::start(leader(&one));
+        first.leads().await;
+        let second = Candidate::start(leader(&two));
+        until_waiting(&one, KEY, 1).await;
+        two.shutdown().await;
+        let ended = second.running.await.unwrap();
+        assert!(matches!(ended, Err(LockError::ShutDown)), "{ended:?}");
+        first.running.abort();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_backend_without_a_queue_refuses_a_leader() {
+    for store in [Store::redlock().await, Store::redisson().await] {
+        let client = store.client().await;
+        let refused = leader(&client).run(async |_| ()).await;
+        assert!(
+            matches!(&refused, Err(LockError::Refused { detail, .. }) if detail.contains("queue")),
+            "{refused:?}"
+        );
+    }
+}
