@@ -290,7 +290,7 @@ impl Guarded<'_> {
 ///                              }
 /// on_busy = skip               ROOT::__private::v1::skip(<OUTPUT as ROOT::SkipResult>::skipped, …)
 /// ```
-fn failed(args: &Args, output: &Type) -> TokenStream {
+pub(crate) fn failed(args: &Args, output: &Type) -> TokenStream {
     let (root, private) = (&args.root, private(args));
     let at_output = Span::mixed_site().located_at(output.span());
     let output = inferable(output);
@@ -339,7 +339,7 @@ fn failed(args: &Args, output: &Type) -> TokenStream {
 ///
 /// A separate statement binds a reference to the value of `client`. The value can therefore have any type that
 /// dereferences to a client.
-fn call(args: &Args, name: &Ident) -> TokenStream {
+pub(crate) fn call(args: &Args, name: &Ident) -> TokenStream {
     let Args {
         wait,
         lease,
@@ -452,7 +452,7 @@ fn words(tokens: TokenStream) -> Vec<Ident> {
 /// ```
 ///
 /// Because of `if false`, rustc reserves no stack for the value, also without optimization.
-fn fake_return(output: &Type) -> TokenStream {
+pub(crate) fn fake_return(output: &Type) -> TokenStream {
     let inferable = inferable(output);
     let at_output = Span::mixed_site().located_at(output.span());
     quote_spanned! {at_output=>
@@ -504,18 +504,18 @@ pub(crate) fn hold(args: &Args, guard: &Ident) -> TokenStream {
 
 /// Returns the path of the lock-runtime module that the generated code uses. The module has a version (`v1`), which
 /// belongs to this version of the macro.
-fn private(args: &Args) -> TokenStream {
+pub(crate) fn private(args: &Args) -> TokenStream {
     let root = &args.root;
     quote!(#root::__private::v1)
 }
 
-fn made(name: &str) -> Ident {
+pub(crate) fn made(name: &str) -> Ident {
     Ident::new(name, Span::mixed_site())
 }
 
 /// Generates a block whose braces have the span of the user's own braces. If the last token of an item or a block came
 /// from a macro, the lints and the coverage of rustc would leave out the whole item or block.
-fn braced(place: Span, stream: TokenStream) -> TokenStream {
+pub(crate) fn braced(place: Span, stream: TokenStream) -> TokenStream {
     TokenTree::Group(grouped(place, stream)).into_token_stream()
 }
 

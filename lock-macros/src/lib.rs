@@ -15,6 +15,7 @@ mod early_exits;
 mod expand;
 mod fallback;
 mod key;
+mod leader;
 mod lookalikes;
 mod mistakes;
 mod option;
@@ -198,6 +199,54 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 #[proc_macro_attribute]
 pub fn distributed_lock(args: TokenStream, item: TokenStream) -> TokenStream {
     locked(args.into(), item.into()).into()
+}
+
+/// Runs an `async fn` while this process leads: the attribute for the method `run` of a `Leader`.
+///
+/// ```ignore
+/// use lock_runtime::{LockError, Term, leader};
+///
+/// #[leader("scheduler", lease = "15s", max_term = "6h")]
+/// async fn schedule(term: Term, jobs: Jobs) -> Result<(), LockError> {
+///     if let Some(vacant) = term.vacant_for() {
+///         jobs.catch_up(vacant).await;
+///     }
+///     jobs.work().await
+/// }
+///
+/// schedule(jobs).await?;
+/// ```
+///
+/// The caller passes all arguments except the term. The body runs in each term of this process, with a clone of each
+/// argument. If the lease is lost, or if this process resigns, the body is dropped at its next `.await`, and begins again in
+/// the next term. The call ends when the body returns, and returns what the body has returned.
+///
+/// # Options
+///
+/// The first argument names the role. It is a template, as the option `key` of [`distributed_lock`] is: `"shard:<id>"`.
+///
+/// | option | meaning |
+/// |---|---|
+/// | `lease = "15s"` | the lease of a term, at least one second; default: the lease of the client |
+/// | `max_term = "6h"` | the longest term, without a limit by default |
+/// | `client`, `namespace`, `map_err`, `crate` | as for [`distributed_lock`] |
+///
+/// # Errors
+///
+/// Returns the errors of the body, and `LockError::ShutDown` if the client was shut down. Errors that cannot pass, such as
+/// a role on a Redlock, are returned too. A lost lease and an unreachable server are not errors: the call campaigns again.
+///
+/// # Fairness
+///
+/// Candidates lead in the order in which they queued.
+///
+/// # Cancel safety
+///
+/// Dropping the future drops the body, and then gives up the role or the place in the queue.
+#[cfg(not(fuzzing))]
+#[proc_macro_attribute]
+pub fn leader(args: TokenStream, item: TokenStream) -> TokenStream {
+    leader::led(args.into(), item.into()).into()
 }
 
 fn locked(

@@ -71,7 +71,6 @@ use crate::{
 pub struct Leader {
     key: Result<LockKey, KeyError>,
     settings: Settings,
-    max_term: Option<Duration>,
     state: Arc<State>,
 }
 
@@ -110,13 +109,15 @@ enum End<T> {
 
 impl Leader {
     pub(crate) fn new(client: ClientHandle, name: &str) -> Self {
-        let mut settings = Settings::new(client);
+        Self::of(name, Settings::new(client))
+    }
+
+    pub(crate) fn of(name: &str, mut settings: Settings) -> Self {
         settings.options.wait = Some(MAX_WAIT);
         settings.options.renew = Some(true);
         Self {
             key: LockKey::new(format!("leader:{name}")),
             settings,
-            max_term: None,
             state: Arc::default(),
         }
     }
@@ -132,7 +133,6 @@ impl Leader {
     /// if there is no other. Each term is shorter by a random part of up to a tenth, so that the leaders of several roles
     /// do not change at the same time.
     pub fn max_term(mut self, max_term: Duration) -> Self {
-        self.max_term = Some(max_term);
         // A body that blocks its thread does not see the end of its term. Its lease then runs out.
         self.settings.options.max_hold = Some(max_term);
         self
@@ -274,7 +274,7 @@ impl Leader {
             vacant_for,
             state: self.state.clone(),
         };
-        let ends = self.max_term.map(|time| {
+        let ends = self.settings.options.max_hold.map(|time| {
             let shorter =
                 (time / 10).mul_f64(f64::from(spec.shared.context.chance()) / f64::from(u32::MAX));
             spec.now() + (time - shorter)

@@ -103,6 +103,6 @@ pub use lock_core::{
     options::{AccessMode, Backoff, OnLost, OptionsError, Release, Strategy},
     owner::OwnerId,
 };
-pub use lock_macros::distributed_lock;
+pub use lock_macros::{distributed_lock, leader};
 pub use multi_lock::MultiLock;
 pub use scan::LockScan;

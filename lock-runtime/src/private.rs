@@ -31,6 +31,7 @@ pub mod v1 {
         call::{BodySlot, GuardedCall},
         client::LockClient,
         guard::{Hold, Holds},
+        leader::{Leader, Term},
         options::Settings,
     };
 
@@ -361,7 +362,29 @@ pub mod v1 {
             })
         }
 
-        fn locks(self) -> Result<Locks, LockError> {
+        /// Campaigns for the role that the key names, and runs the body in each term. `failed` converts an error of the
+        /// campaign into the function's result.
+        pub async fn lead<R, F, Fut>(self, body: F, failed: impl FnOnce(LockError) -> R) -> R
+        where
+            F: FnMut(Term) -> Fut,
+            Fut: Future<Output = R>,
+        {
+            let led = match self.leader() {
+                Ok(leader) => leader.run(body).await,
+                Err(error) => Err(error),
+            };
+            led.unwrap_or_else(failed)
+        }
+
+        fn leader(self) -> Result<Leader, LockError> {
+            let (keys, settings) = self.settings()?;
+            match keys {
+                Locked::One(key) => Ok(Leader::of(key?.as_str(), settings)),
+                Locked::Several(_) => Err(KeyError::TooManyKeys.into()),
+            }
+        }
+
+        fn settings(self) -> Result<(Locked, Settings), LockError> {
             let Self {
                 keys,
                 client,
@@ -376,6 +399,11 @@ pub mod v1 {
                 site: CallSite::Function(site),
                 options,
             };
+            Ok((keys, settings))
+        }
+
+        fn locks(self) -> Result<Locks, LockError> {
+            let (keys, settings) = self.settings()?;
             Ok(match keys {
                 Locked::One(key) => Locks::One(settings.one(key)?),
                 Locked::Several(keys) => Locks::Several(settings.several(keys)?),

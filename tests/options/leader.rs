@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lock_runtime::{Leader, LockClient, LockError, Role, Term};
+use lock_runtime::{Leader, LockClient, LockError, Role, Term, leader as leads};
 use support::{
     proxy::FaultProxy,
     server::RedisServer,
@@ -361,4 +361,41 @@ async fn a_backend_without_a_queue_refuses_a_leader() {
             "{refused:?}"
         );
     }
+}
+
+/// A role with an argument in its name. Each term gets clones of the arguments.
+#[leads("shard:<id>", lease = "60s")]
+async fn lead_shard(term: Term, id: u64, mut tokens: Vec<u64>) -> Result<Vec<u64>, LockError> {
+    tokens.push(id);
+    tokens.push(term.token().get());
+    Ok(tokens)
+}
+
+struct Service {
+    locks: LockClient,
+}
+
+impl Service {
+    #[leads("service", client = self.locks, max_term = "1h")]
+    async fn lead(&self, fails: bool) -> Result<&'static str, LockError> {
+        assert!(self.locks.leader("service").holder().await?.is_some());
+        if fails {
+            return Err(LockError::NoClient);
+        }
+        Ok("done")
+    }
+}
+
+#[tokio::test]
+async fn an_annotated_function_leads() {
+    on_stores_with_a_queue(async |store| {
+        let client = store.client().await;
+        let tokens = client.scope(lead_shard(7, vec![5])).await.unwrap();
+        assert_eq!(tokens[..2], [5, 7]);
+        let service = Service { locks: client };
+        assert_eq!(service.lead(false).await.unwrap(), "done");
+        let failed = tokio::spawn(async move { service.lead(true).await });
+        assert!(matches!(failed.await.unwrap(), Err(LockError::NoClient)));
+    })
+    .await;
 }
