@@ -14,11 +14,21 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub(crate) struct InspectArgs {
-    /// The key of the lock
+    /// The key of the lock, or the name of the role
     key: String,
     /// How many waiters to show, from the head of the queue; at most 1000
     #[arg(long, default_value_t = 100, value_parser = limit)]
     limit: usize,
+}
+
+impl InspectArgs {
+    /// Returns the arguments for the lock of the role with this name.
+    pub(crate) fn of_leader(&self) -> Self {
+        Self {
+            key: format!("leader:{}", self.key),
+            limit: self.limit,
+        }
+    }
 }
 
 /// Parses the number of waiters to show.

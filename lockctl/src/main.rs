@@ -4,6 +4,7 @@ mod access;
 mod doctor;
 mod exit;
 mod inspect;
+mod leader;
 mod list;
 mod output;
 mod release;
@@ -33,7 +34,7 @@ struct Cli {
     /// The format of the output
     #[arg(long, short, global = true, value_enum, default_value_t)]
     output: Format,
-    /// Refuses `run`, `release` and `serve --allow-release`; the user on the server then needs only the right to read
+    /// Refuses `run`, `release`, `resign` and `serve --allow-release`; the user on the server then needs only the right to read
     #[arg(long, global = true, env = "LOCKCTL_READ_ONLY", value_parser = clap::builder::FalseyValueParser::new())]
     read_only: bool,
     #[command(subcommand)]
@@ -90,6 +91,10 @@ enum Command {
     Run(run::RunArgs),
     /// Ends the current hold of a lock by force
     Release(WithKey<release::ReleaseArgs>),
+    /// Shows who has a role, and the candidates for it
+    Leader(WithKey<inspect::InspectArgs>),
+    /// Asks the process that has a role to give it up, within a third of its lease
+    Resign(WithKey<leader::ResignArgs>),
     /// Serves a page that shows the locks, until SIGINT or SIGTERM
     Serve(WithKey<serve::ServeArgs>),
     /// Checks whether the servers are set up well for locks, and says what to do if they are not
@@ -148,6 +153,8 @@ impl Command {
         match self {
             Self::List(WithKey { key, .. })
             | Self::Inspect(WithKey { key, .. })
+            | Self::Leader(WithKey { key, .. })
+            | Self::Resign(WithKey { key, .. })
             | Self::Watch(WithKey { key, .. })
             | Self::Release(WithKey { key, .. })
             | Self::Serve(WithKey { key, .. })
@@ -163,7 +170,7 @@ async fn perform(mut cli: Cli) -> Result<Exit, Failure> {
         cli.server.access.key.file = Some(file);
     }
     let changes = match &cli.command {
-        Command::Run(_) | Command::Release(_) => true,
+        Command::Run(_) | Command::Release(_) | Command::Resign(_) => true,
         Command::Serve(with) => with.args.allow_release,
         _ => false,
     };
@@ -188,6 +195,8 @@ async fn perform(mut cli: Cli) -> Result<Exit, Failure> {
     let done = match &cli.command {
         Command::List(with) => list::list(&client, cli.output, &with.args).await,
         Command::Inspect(with) => inspect::inspect(&client, cli.output, &with.args).await,
+        Command::Leader(with) => leader::leader(&client, cli.output, &with.args).await,
+        Command::Resign(with) => leader::resign(&client, cli.output, &with.args).await,
         Command::Watch(with) => watch::watch(&client, cli.output, &with.args).await,
         Command::Run(args) => run::run(&client, args, began).await,
         Command::Release(with) => release::release(&client, cli.output, &with.args).await,

@@ -84,6 +84,8 @@ fn help_completions_and_manual_name_every_subcommand() {
     let subcommands = [
         "list",
         "inspect",
+        "leader",
+        "resign",
         "watch",
         "run",
         "release",

@@ -4,6 +4,7 @@ mod arguments;
 #[path = "../../../tests/options/authority.rs"]
 mod authority;
 mod doctor;
+mod leader;
 mod list;
 mod release;
 mod run;
