@@ -142,7 +142,7 @@ pub enum Released {
     Unknown,
 }
 
-/// A step in the record of a leader, which says until when the newest term lasts.
+/// A step in the record of a leader, which says when a leader was last known to lead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TermStep {
     /// The term begins, or goes on.
@@ -156,8 +156,8 @@ pub enum TermStep {
 /// The record of a leader before a [step](TermStep).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Led {
-    /// For how long nobody led before this step. `None` if no earlier term is known.
-    pub vacant_for: Option<Duration>,
+    /// The time since the step before this one. `None` if no earlier step is known.
+    pub since: Option<Duration>,
     /// Whether the holder is asked to resign.
     pub dismissed: bool,
 }

@@ -264,7 +264,7 @@ impl Leader {
             )
         };
         let vacant_for = match led(TermStep::Lead).await {
-            Some(Ok(Some(led))) => led.vacant_for,
+            Some(Ok(Some(led))) => led.since,
             _ => None,
         };
         let leading = Leading::begin(&self.state, &guard, spec.site.label());
@@ -289,7 +289,7 @@ impl Leader {
             }
         };
         leading.resign();
-        // The record says from when nobody leads, so it is written before the role is given up, over the same connection.
+        // The record says from when nobody leads. It is written before the role is given up, over the same connection.
         join(led(TermStep::End), guard.release()).await;
         tracing::info!(target: TARGET, key = %spec.key, %token, "leads no longer");
         drop(leading);
@@ -549,8 +549,9 @@ impl Term {
     }
 
     /// Returns for how long nobody led before this term, by the server's clock, so that a scheduler can catch up. After a
-    /// crash, the vacancy begins with the end of the crashed leader's lease. Returns `None` if no earlier term is known: nobody
-    /// led in the last 30 days, the server has lost its state, or it did not answer.
+    /// crash, the time begins when the crashed leader last said that it leads, up to a third of its lease before the crash.
+    /// Nothing that the crashed leader left out is therefore outside this time. Returns `None` if no earlier term is known:
+    /// nobody led in the last 30 days, the server has lost its state, or it did not answer.
     #[must_use]
     pub fn vacant_for(&self) -> Option<Duration> {
         self.vacant_for

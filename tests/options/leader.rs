@@ -11,6 +11,7 @@ use std::{
 
 use lock_runtime::{Leader, LockClient, LockError, Role, Term, leader as leads};
 use support::{
+    process::{Worker, of_this_test},
     proxy::FaultProxy,
     server::RedisServer,
     stores::{
@@ -398,4 +399,87 @@ async fn an_annotated_function_leads() {
         assert!(matches!(failed.await.unwrap(), Err(LockError::NoClient)));
     })
     .await;
+}
+
+/// A candidate in a process of its own. It prints when a term begins, and a thread prints when the process stops leading.
+#[tokio::test]
+#[ignore = "run as a process of its own by the other tests"]
+async fn candidate_process() {
+    let [url, namespace] = ["CANDIDATE_URL", "CANDIDATE_NAMESPACE"]
+        .map(|name| std::env::var(name).expect("the test sets this variable"));
+    let client = LockClient::builder().url(url).namespace(namespace);
+    let client = client.connect_within(support::PATIENCE).await.unwrap();
+    let leader = client.leader("scheduler").lease(SECOND);
+    let seen = leader.clone();
+    thread::spawn(move || {
+        loop {
+            while !seen.is_leader() {
+                thread::sleep(MS);
+            }
+            while seen.is_leader() {
+                thread::sleep(MS);
+            }
+            println!("\nleads no longer");
+        }
+    });
+    let run = leader.run(async |term| {
+        println!("\nterm {} {:?}", term.token(), term.vacant_for());
+        std::future::pending::<()>().await;
+    });
+    run.await.unwrap();
+}
+
+struct Process(Worker);
+
+impl Process {
+    /// Starts a candidate behind `ahead` others.
+    async fn start(server: &RedisServer, client: &LockClient, ahead: usize) -> Self {
+        let namespace = client.namespace().unwrap();
+        let command = of_this_test(
+            "leader::candidate_process",
+            &[
+                ("CANDIDATE_URL", &server.url()),
+                ("CANDIDATE_NAMESPACE", &namespace),
+            ],
+        );
+        let process = Self(Worker::start(command));
+        until(async || {
+            let status = client.lock(KEY).status().await.unwrap();
+            status.waiters + usize::from(status.holder.is_some()) == ahead + 1
+        })
+        .await;
+        process
+    }
+
+    /// Waits until the process leads. Returns its token, and what it knows about the time without a leader.
+    async fn leads(&mut self) -> (u64, String) {
+        let line = self.0.until("term ").await;
+        let mut words = line.split(' ').skip(1);
+        let token = words.next().unwrap().parse().unwrap();
+        (token, words.collect())
+    }
+}
+
+#[tokio::test]
+async fn a_leader_that_is_killed_or_stopped_is_replaced() {
+    let server = RedisServer::start().await;
+    let client = LockClient::connect(server.url()).await.unwrap();
+    let mut first = Process::start(&server, &client, 0).await;
+    let (token, vacant) = first.leads().await;
+    assert_eq!(vacant, "None");
+    let mut second = Process::start(&server, &client, 1).await;
+    first.0.kill();
+    let (next, vacant) = second.leads().await;
+    assert!(next > token && vacant.starts_with("Some("), "{vacant}");
+
+    // The leader is stopped for longer than its lease. When it goes on, it knows at once that it leads no longer.
+    let mut third = Process::start(&server, &client, 1).await;
+    second.0.signal("STOP");
+    let (after, _) = third.leads().await;
+    assert!(after > next);
+    second.0.signal("CONT");
+    second.0.until("leads no longer").await;
+    third.0.kill();
+    let (last, _) = second.leads().await;
+    assert!(last > after);
 }

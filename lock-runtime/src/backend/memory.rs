@@ -173,7 +173,7 @@ struct Common {
     /// The callers to wake after the registry's mutex is unlocked. A woken caller can be polled at once and lock the
     /// mutex, so callers are not woken earlier.
     woken: Vec<Arc<Notify>>,
-    /// The records of the leaders: when each newest term was last confirmed or ended, and which holder is asked to resign.
+    /// The records of the leaders: when a leader was last known to lead, and which holder is asked to resign.
     terms: HashMap<LockName, (Moment, Option<FencingToken>)>,
 }
 
@@ -311,7 +311,7 @@ impl Registry {
             };
             common.terms.insert(name.clone(), (now, asked_now));
             Some(Led {
-                vacant_for: before.map(|(ended, _)| now.since(ended)),
+                since: before.map(|(led, _)| now.since(led)),
                 dismissed: asked == Some(token),
             })
         })

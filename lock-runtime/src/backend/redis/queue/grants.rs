@@ -414,8 +414,8 @@ pub(crate) async fn lead(
     let answered = server.run(name, &scripts::LEAD, &keys, &args).await?;
     let led: Option<(i64, bool)> =
         redis::from_redis_value(answered.value).map_err(|error| not_understood(&error))?;
-    Ok(led.map(|(vacant, dismissed)| Led {
-        vacant_for: u64::try_from(vacant).ok().map(Duration::from_millis),
+    Ok(led.map(|(since, dismissed)| Led {
+        since: u64::try_from(since).ok().map(Duration::from_millis),
         dismissed,
     }))
 }

@@ -1,5 +1,5 @@
--- Keeps the record of a leader. The record says until when the newest term lasts, and which grant was asked to resign. It
--- outlives the term, so that the next leader learns for how long nobody led.
+-- Keeps the record of a leader. The record says when a leader was last known to lead, and which grant was asked to
+-- resign. It outlives the term, so that the next leader learns for how long nobody led.
 --
 -- KEYS: grant, record
 --
@@ -8,22 +8,18 @@
 -- 2. 'lead' while the term lasts, 'end' before the leader gives its role up, 'dismiss' to ask the leader to resign
 -- 3. time after which the record is forgotten, in ms
 --
--- Returns nil if the grant no longer exists. Otherwise returns for how long nobody led before (in ms; -1 if that is not
+-- Returns nil if the grant no longer exists. Otherwise returns the time since the last such step (in ms; -1 if no step is
 -- known), and 1 if the leader is asked to resign.
 local held = redis.call('GET', KEYS[1])
 if not held or string.sub(held, 1, #ARGV[1]) ~= ARGV[1] then
   return false
 end
-local ended, dismissed = string.match(redis.call('GET', KEYS[2]) or '', '^(%d+)|(.*)$')
+local led, dismissed = string.match(redis.call('GET', KEYS[2]) or '', '^(%d+)|(.*)$')
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local ends = now
-if ARGV[2] ~= 'end' then
-  ends = now + redis.call('PTTL', KEYS[1])
-end
 local asked = dismissed or ''
 if ARGV[2] == 'dismiss' then
   asked = ARGV[1]
 end
-redis.call('SET', KEYS[2], string.format('%.0f|', ends) .. asked, 'PX', ARGV[3])
-return { ended and math.max(0, now - ended) or -1, dismissed == ARGV[1] and 1 or 0 }
+redis.call('SET', KEYS[2], string.format('%.0f|', now) .. asked, 'PX', ARGV[3])
+return { led and math.max(0, now - led) or -1, dismissed == ARGV[1] and 1 or 0 }
