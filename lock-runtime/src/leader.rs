@@ -14,7 +14,7 @@ use lock_core::{
     error::{LockError, LossReason},
     fencing::FencingToken,
     key::{KeyError, LockKey},
-    lease::Moment,
+    lease::{MIN_LEASE, Moment},
     options::MAX_WAIT,
 };
 
@@ -131,8 +131,9 @@ impl Leader {
 
     /// Sets how long a term lasts at most. The leader then resigns: another candidate leads, or this process leads again
     /// if there is no other. Each term is shorter by a random part of up to a tenth, so that the leaders of several roles
-    /// do not change at the same time.
+    /// do not change at the same time. The shortest `max_term` is 10 ms.
     pub fn max_term(mut self, max_term: Duration) -> Self {
+        let max_term = max_term.max(MIN_LEASE);
         // A body that blocks its thread does not see the end of its term. Its lease then runs out.
         self.settings.options.max_hold = Some(max_term);
         self
@@ -160,9 +161,10 @@ impl Leader {
     /// at most until the end of the lease, which is not renewed after [`resign`](Self::resign).
     ///
     /// # Errors
-    /// [`LockError::ShutDown`] if the client was shut down. [`LockError::Refused`], [`LockError::WrongLayout`],
-    /// [`LockError::InvalidKey`] or [`LockError::InvalidOptions`] if this process can never lead. A lost lease and an
-    /// unreachable server are not errors.
+    /// [`LockError::ShutDown`] if the client is shut down: a leader then resigns, and its body is dropped.
+    /// [`LockError::Refused`], [`LockError::WrongLayout`], [`LockError::InvalidKey`] or [`LockError::InvalidOptions`] if the
+    /// first campaign fails for another reason than an unreachable server. A lost lease and an unreachable server are not
+    /// errors. After the first term, the call campaigns again after each failure, and logs it with level `WARN`.
     ///
     /// # Cancel safety
     /// Dropping the future drops the body, and then gives the role or the place in the queue up.
@@ -202,7 +204,7 @@ impl Leader {
     {
         let spec = self.settings.one(self.key.clone())?;
         self.check(&spec).await?;
-        let mut failures = 0;
+        let (mut failures, mut has_led) = (0, false);
         loop {
             let resumed = self.state.paused.until(|paused| (!paused).then_some(()));
             resumed.await;
@@ -213,14 +215,18 @@ impl Leader {
             };
             match entered {
                 Ok(entered) => {
-                    failures = 0;
+                    (failures, has_led) = (0, true);
                     let guard = LockGuard::new(entered);
                     if let End::Returned(value) = self.lead(&spec, guard, &mut body).await {
                         return Ok(value);
                     }
                 }
                 Err(LockError::Busy { .. } | LockError::Lost { .. }) => {}
-                Err(LockError::Unreachable { .. }) => {
+                Err(error) if has_led || matches!(error, LockError::Unreachable { .. }) => {
+                    if matches!(error, LockError::ShutDown) {
+                        return Err(error);
+                    }
+                    tracing::warn!(target: TARGET, key = %spec.key, %error, "the campaign goes on after a failure");
                     failures += 1;
                     let chance = spec.shared.context.chance();
                     let pause = spec.terms.backoff.pause(failures, chance);
@@ -285,6 +291,7 @@ impl Leader {
                 biased;
                 ended = running => ended.map_or(End::Over, End::Returned),
                 () = self.state.until_resigned(token) => End::Over,
+                () = spec.shared.shutdown.begun() => End::Over,
                 () = self.until_term_ends(spec, token, ends) => End::Over,
             }
         };
@@ -457,10 +464,15 @@ fn leads(term: &Option<Current>) -> Option<FencingToken> {
 }
 
 impl State {
-    /// Waits until this process no longer leads with this token.
+    /// Waits until this process no longer leads with this token, or has to resign.
     async fn until_resigned(&self, token: FencingToken) {
         let over = |term: &Option<Current>| (leads(term) != Some(token)).then_some(());
-        self.term.until(over).await;
+        tokio::select! {
+            biased;
+            () = self.term.until(over) => {}
+            // The role can have been granted at the moment of the pause.
+            () = self.paused.until(|paused| paused.then_some(())) => {}
+        }
     }
 
     /// Ends the present term of this process. Returns its token.

@@ -347,7 +347,11 @@ async fn a_shutdown_ends_the_campaign() {
         two.shutdown().await;
         let ended = second.running.await.unwrap();
         assert!(matches!(ended, Err(LockError::ShutDown)), "{ended:?}");
-        first.running.abort();
+        // A shutdown ends the term as well, although its body would never end.
+        one.shutdown().await;
+        let ended = first.running.await.unwrap();
+        assert!(matches!(ended, Err(LockError::ShutDown)), "{ended:?}");
+        assert!(!first.leader.is_leader());
     })
     .await;
 }
