@@ -3,7 +3,7 @@
 use proc_macro2::{Ident, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::{
-    FnArg, LitStr, Pat, PatIdent, ReceiverKind, Signature, Type,
+    FnArg, LitStr, Pat, ReceiverKind, Signature, Type,
     ext::IdentExt as _,
     parse::{ParseStream, Parser as _},
 };
@@ -27,7 +27,17 @@ const SHORTEST: std::time::Duration = std::time::Duration::from_secs(1);
 pub(crate) fn led(args: TokenStream, item: TokenStream) -> TokenStream {
     let mut mistakes = Mistakes::default();
     let args = read(args, &mut mistakes);
-    let function = Function::read(item.clone(), &mut mistakes);
+    let declared = Declared::read(item.clone());
+    let function = match declared.filter(|function| function.sig.asyncness.is_none()) {
+        Some(function) => {
+            mistakes.add(
+                function.sig.fn_token,
+                "a leader runs its body in each term: write an `async fn`",
+            );
+            None
+        }
+        None => Function::read(item.clone(), &mut mistakes),
+    };
     let expanded = function.and_then(|function| expand(&args, function, &mut mistakes));
     match mistakes.into_error() {
         Some(errors) => {
@@ -53,9 +63,10 @@ fn without_body(item: TokenStream) -> TokenStream {
     else {
         return item;
     };
-    let _ = take_term(&mut sig, &mut Mistakes::default());
+    let term = take_term(&mut sig, &mut Mistakes::default());
+    let term = term.map(|(_, ty)| quote!(let _ = ::core::option::Option::<#ty>::None;));
     let mentions = Arguments::read(&sig).mention();
-    quote!(#(#attrs)* #vis #sig { #mentions ::core::unimplemented!() })
+    quote!(#(#attrs)* #vis #sig { #term #mentions ::core::unimplemented!() })
 }
 
 /// Reads the name of the role, and the options.
@@ -64,10 +75,13 @@ fn read(tokens: TokenStream, mistakes: &mut Mistakes) -> Args {
     let read = |input: ParseStream<'_>| {
         match input.parse::<LitStr>() {
             Ok(name) => kept.extend(quote!(key = #name)),
-            Err(error) => mistakes.add_at(
-                error.span(),
-                "the name of the role comes first, as in `#[leader(\"scheduler\")]`",
-            ),
+            Err(error) => {
+                mistakes.add_at(
+                    error.span(),
+                    "the name of the role comes first, as in `#[leader(\"scheduler\")]`",
+                );
+                return input.parse::<TokenStream>().map(drop);
+            }
         }
         separator(input, !mistakes.is_empty(), mistakes);
         while !input.is_empty() {
@@ -110,8 +124,8 @@ fn read(tokens: TokenStream, mistakes: &mut Mistakes) -> Args {
     args
 }
 
-/// Removes the argument of the type `Term` from the signature, and returns its pattern.
-fn take_term(sig: &mut Signature, mistakes: &mut Mistakes) -> Option<PatIdent> {
+/// Removes the argument of the type `Term` from the signature, and returns its pattern and its type.
+fn take_term(sig: &mut Signature, mistakes: &mut Mistakes) -> Option<(Pat, Type)> {
     let is_term = |input: &FnArg| match input {
         FnArg::Typed(typed) => match &*typed.ty {
             Type::Path(path) => path
@@ -130,11 +144,10 @@ fn take_term(sig: &mut Signature, mistakes: &mut Mistakes) -> Option<PatIdent> {
         match input {
             FnArg::Typed(typed) if place == Some(number) => {
                 place = None;
-                match *typed.pat {
-                    Pat::Ident(name) => term = Some(name),
-                    Pat::Wild(_) => {}
-                    pattern => mistakes.add(pattern, "give the term one name, as in `term: Term`"),
+                if !matches!(*typed.pat, Pat::Ident(_) | Pat::Wild(_)) {
+                    mistakes.add(&typed.pat, "give the term one name, as in `term: Term`");
                 }
+                term = Some((*typed.pat, *typed.ty));
             }
             input => sig.inputs.push(input),
         }
@@ -155,16 +168,12 @@ fn take_term(sig: &mut Signature, mistakes: &mut Mistakes) -> Option<PatIdent> {
 ///     let __call = CALL;
 ///     __call.lead(move |__term| {
 ///         let mut jobs = ::core::clone::Clone::clone(&jobs);
-///         async move { FAKE_RETURN let term = __term; match () { () => { BODY } } }
+///         async move { FAKE_RETURN let term: Term = __term; match () { () => { BODY } } }
 ///     }, FAILED).await
 /// }
 /// ```
 fn expand(args: &Args, mut function: Function, mistakes: &mut Mistakes) -> Option<TokenStream> {
     let Body::Async(body) = &function.body else {
-        mistakes.add(
-            &function.sig.ident,
-            "a leader runs its body in each term: write an `async fn`",
-        );
         return None;
     };
     let term = take_term(&mut function.sig, mistakes);
@@ -195,7 +204,7 @@ fn expand(args: &Args, mut function: Function, mistakes: &mut Mistakes) -> Optio
     let rendered = key.expand(&private(args));
     let (key, called, taken) = (made("__key"), made("__call"), made("__term"));
     let configured = call(args, &function.sig.ident);
-    let bound = term.map(|term: PatIdent| quote!(let #term = #taken;));
+    let bound = term.map(|(term, ty)| quote!(let #term: #ty = #taken;));
     let taken = match bound {
         Some(_) => taken,
         None => Ident::new("_term", proc_macro2::Span::mixed_site()),
