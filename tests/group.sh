@@ -9,7 +9,7 @@ set -eu
 group=$1
 shift
 case ${1##*/} in
-    lints-* | model-* | offers_model-* | redlock_model-* | redis-* | simulation-* | topology-* | ui-*) belongs=computing ;;
+    lints-* | model-* | core_model-* | redlock_model-* | redis-* | simulation-* | topology-* | ui-*) belongs=computing ;;
     public_api-*) belongs=documentation ;;
     *) belongs=waiting ;;
 esac

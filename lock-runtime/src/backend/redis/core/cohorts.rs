@@ -32,7 +32,7 @@ use crate::backend::redis::{
 mod tests;
 
 /// A cohort, and the session in which its members wait.
-#[derive(Debug)]
+#[derive(Debug, Clone, Hash)]
 pub(crate) struct Entry {
     link: Link,
     cohort: Cohort,
@@ -253,7 +253,7 @@ fn replace_others(cohorts: &mut Entries, name: &LockName, now: Moment) -> Vec<Li
 /// The callers that wait and the grants of a client, on one server or one Redis Cluster.
 pub(crate) struct Core<P: Parts> {
     pub(crate) lines: Lines<P>,
-    cohorts: Entries,
+    pub(super) cohorts: Entries,
 }
 
 impl<P: Parts> Default for Core<P> {

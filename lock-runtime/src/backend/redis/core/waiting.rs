@@ -13,6 +13,9 @@ use lock_core::{backend::BackendError, key::LockName, lease::Moment, owner::Owne
 
 use crate::limits;
 
+#[cfg(test)]
+mod copies;
+
 /// The largest number of callers that one request queues.
 const BATCH_LIMIT: usize = 64;
 
@@ -31,7 +34,7 @@ pub(crate) trait Parts {
 pub(crate) struct Link(u64);
 
 /// The data about an owner name that the server is known to store.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Stored {
     /// Its place in the queue. A repeated request names the same place.
     pub(crate) place: Option<u64>,
@@ -54,6 +57,7 @@ pub(crate) enum Ended {
 type Probe = Reverse<(Moment, LockName)>;
 
 /// A caller that has a place in the queue, or whose request is being sent.
+#[derive(Clone, Hash)]
 struct Waiting<P: Parts> {
     stored: Stored,
     request: P::Request,

@@ -1,0 +1,195 @@
+//! A model of two clients that use the engine's own core. `cargo test --test core_model` visits every state of small
+//! scenarios. With `MODEL_DEEPER=1`, each scenario has one more late tick and one more broken link. With `-- --nocapture`,
+//! the command prints the number of states.
+//!
+//! The modules `core` and `grant` are the engine's own files: `Core` decides about places, batches, turns and grants, and
+//! `Acquisition` about the next step of a caller. `client.rs` carries out their decisions as `queue/*.rs` do, `server.rs` has
+//! the scripts, and `world.rs` has the callers, the links, the clock and the promises. A tick is 1 s long: a claim lasts two
+//! ticks, a lease three. Due steps happen in any order before the next tick, except in as many ticks as the scenario allows
+//! to be late. A break loses all replies and pushes under way. The server may still read what was written to the old link,
+//! until the new link kills the old one.
+//!
+//! Each planted error is an error of the code around the core. The checker has to find it, because a model that misses it
+//! proves nothing about the rule that the error breaks. `DissolveQueuesLeavers` is no invention: `queue_others` does this
+//! today. While its request is under way, the `wait` of another member ends, and this member leaves the queue. A second
+//! request of the holder (its release, or a repeated request after a break) then queues the member again, although it has
+//! left. The server grants the lock to nobody, and keeps it for a claim if the push is lost. The other scenarios leave out
+//! members whose requests have ended.
+//!
+//! # What is not modelled
+//!
+//! The model leaves out several keys, replicas, renewals after the first, `hold_at_least`, moved locks, refusals, the claims
+//! by which the server skips silent clients, a last try after `wait`, a server that loses its state, and clocks that run
+//! unevenly. The batch window ends at any moment, but only before the first batch. A release is repeated without a limit.
+
+#[expect(dead_code, reason = "the model uses a part of the core")]
+#[path = "../../../lock-runtime/src/backend"]
+mod backend {
+    pub(crate) mod redis {
+        pub(crate) mod core;
+        pub(crate) mod protocol {
+            pub(crate) mod grant;
+        }
+    }
+}
+mod client;
+#[expect(dead_code, reason = "the core uses two of the limits")]
+#[path = "../../../lock-runtime/src/limits.rs"]
+mod limits;
+mod server;
+mod world;
+
+use std::time::Instant;
+
+use stateright::{Checker, HasDiscoveries, Model};
+
+use crate::{
+    server::{ClientId, Id},
+    world::{Action, EXCLUSION, FREE, ORDER, Scenario, TOLD},
+};
+
+/// An error that is planted around the core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Planted {
+    TurnIgnoresDeadline,
+    PassesOnWhileDissolving,
+    LeaverKeepsTurn,
+    AnswerCountsFromArrival,
+    NameIsReused,
+    NobodyGivesBack,
+    DissolveIsNotRepeated,
+    NameEndsWithTheLink,
+    DissolveQueuesLeavers,
+}
+
+/// Returns a scenario in which no step goes wrong.
+fn callers(clients: &[ClientId]) -> Scenario {
+    let clients = clients.to_vec();
+    Scenario {
+        clients,
+        ..Scenario::default()
+    }
+}
+
+/// Two neighbours are queued behind a holder of the other client.
+fn queued() -> Scenario {
+    let prefix = vec![Action::Begin(2), Action::Begin(0), Action::Begin(1)];
+    Scenario {
+        prefix,
+        ..callers(&[0, 0, 1])
+    }
+}
+
+/// Two neighbours share a grant, and the first of them holds the lock. A waiter of the client `last` is queued behind them.
+fn shared(last: ClientId) -> Scenario {
+    let mut prefix: Vec<_> = [2, 0, 1, 3].map(Action::Begin).into();
+    prefix.push(Action::Done(2));
+    Scenario {
+        prefix,
+        ..callers(&[0, 0, 1, last])
+    }
+}
+
+/// The second member of a shared grant holds the lock. In the next tick, the `wait` of the last member ends.
+fn ending() -> Scenario {
+    let mut scenario = shared(0);
+    let tick = Action::Tick;
+    scenario.prefix.extend([tick, tick, Action::Done(0), tick]);
+    scenario
+}
+
+impl Scenario {
+    fn late(mut self) -> Self {
+        self.budget.late += 1;
+        self
+    }
+
+    fn breaking(mut self) -> Self {
+        self.budget.breaks += 1;
+        self
+    }
+
+    fn dropping(mut self) -> Self {
+        self.budget.drops += 1;
+        self
+    }
+
+    fn extending(mut self) -> Self {
+        self.budget.extends += 1;
+        self
+    }
+
+    fn slow(mut self, ids: &[Id]) -> Self {
+        self.slow = ids.to_vec();
+        self
+    }
+
+    /// Returns the promise that the fewest steps break, with these steps.
+    fn run(self) -> Option<(&'static str, String)> {
+        let (started, planted) = (Instant::now(), self.planted);
+        let checker = self.checker().finish_when(HasDiscoveries::AnyFailures);
+        let checker = checker.spawn_bfs().join();
+        println!(
+            "{planted:?}: {} states, {} steps deep, {:.1} s",
+            checker.unique_state_count(),
+            checker.max_depth(),
+            started.elapsed().as_secs_f64(),
+        );
+        let found = checker.discoveries().into_iter();
+        let found = found.map(|(name, path)| (name, path.into_actions()));
+        let (name, actions) = found.min_by_key(|(_, actions)| actions.len())?;
+        Some((name, format!("{actions:?}")))
+    }
+}
+
+/// Writes a test for each scenario in which all promises hold.
+macro_rules! holds {
+    ($($name:ident: $scenario:expr;)+) => { $(
+        #[test]
+        fn $name() {
+            let is_deeper = std::env::var_os("MODEL_DEEPER").is_some();
+            let scenario = if is_deeper { $scenario.late().breaking() } else { $scenario };
+            if let Some((promise, actions)) = scenario.run() {
+                panic!("`{promise}` is broken:\n{actions}");
+            }
+        }
+    )+ };
+}
+
+/// Writes a test for each planted error, with a scenario in which it breaks this promise.
+macro_rules! breaks {
+    ($($name:ident: $planted:ident, $scenario:expr, $promise:expr;)+) => { $(
+        #[test]
+        fn $name() {
+            let planted = Some(Planted::$planted);
+            let found = Scenario { planted, ..$scenario }.run();
+            let (promise, actions) = found.expect("the error is found");
+            assert_eq!(promise, $promise, "another promise is broken:\n{actions}");
+        }
+    )+ };
+}
+
+holds! {
+    the_turn_passes_between_neighbours_and_clients: callers(&[0, 0, 1]);
+    a_caller_leaves_at_any_moment: callers(&[0, 0, 1]).dropping();
+    a_link_breaks_and_a_caller_leaves: queued().dropping().breaking();
+    a_tick_is_late: queued().late();
+    a_caller_is_polled_late_or_never: queued().slow(&[0]).dropping().breaking();
+    a_runtime_does_not_run: queued().slow(&[0, 1]);
+    a_member_is_polled_late_or_never: shared(0).slow(&[1]);
+    a_member_changes_its_lease_and_a_link_breaks: shared(0).extending().breaking();
+    a_member_changes_its_lease_and_a_wait_ends: ending().extending().breaking();
+    a_member_changes_its_lease_and_a_caller_leaves: shared(1).extending().dropping();
+}
+
+breaks! {
+    a_turn_is_taken_before_its_deadline: TurnIgnoresDeadline, queued().late(), EXCLUSION;
+    nothing_is_passed_on_while_a_grant_is_dissolved: PassesOnWhileDissolving, shared(1).extending(), TOLD;
+    a_caller_that_leaves_gives_its_turn_back: LeaverKeepsTurn, queued().slow(&[0]).dropping(), TOLD;
+    a_late_answer_seats_nobody: AnswerCountsFromArrival, shared(1).late(), EXCLUSION;
+    a_name_that_was_given_up_is_not_used_again: NameIsReused, queued().late(), FREE;
+    a_grant_of_callers_that_have_left_is_given_back: NobodyGivesBack, queued().dropping().dropping(), TOLD;
+    a_dissolve_outlives_a_lost_answer: DissolveIsNotRepeated, shared(1).extending().breaking(), ORDER;
+    a_name_outlives_the_link_that_carried_it: NameEndsWithTheLink, queued().dropping().breaking(), TOLD;
+    a_dissolve_queues_no_caller_that_leaves: DissolveQueuesLeavers, ending().extending().breaking(), TOLD;
+}
