@@ -5,6 +5,7 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     mem::{replace, take},
+    sync::LazyLock,
     time::Duration,
 };
 
@@ -22,7 +23,7 @@ use crate::{
         core::{
             Core, Ended, Link, Parts, Stored,
             acquisition::{Acquisition, Event, Step},
-            cohorts::{Dissolved, Known, Passed, TakenUp},
+            cohorts::{Dissolved, Known, Passed},
             waiting::ToSend,
         },
         protocol::grant::GrantSnapshot,
@@ -35,8 +36,23 @@ use crate::{
     world::Scenario,
 };
 
+/// The lock for which all callers wait.
+static NAME: LazyLock<LockName> = LazyLock::new(|| LockName::stored("{lock:k}"));
+
 #[derive(Clone, Debug, Hash)]
 pub(crate) enum Bare {}
+
+impl Default for Acquisition {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        Core::<Bare>::default().lines.open_link(&"session".into())
+    }
+}
 
 impl Parts for Bare {
     type Request = Owner;
@@ -46,6 +62,10 @@ impl Parts for Bare {
 
 pub(crate) fn at(tick: Tick) -> Moment {
     Moment::new(secs(tick))
+}
+
+fn fence(token: Token) -> FencingToken {
+    FencingToken::new(token)
 }
 
 fn secs(ticks: Tick) -> Duration {
@@ -69,18 +89,17 @@ fn owner_of(owner: OwnerId) -> Owner {
 pub(crate) struct Hold {
     pub(crate) token: Token,
     pub(crate) until: Moment,
-    begun: Tick,
     confirmed: Duration,
     /// Whether the grant lasts for a claim only, because no renewal has confirmed it.
     is_claim: bool,
-    is_renewing: bool,
     /// The lock is given back at this moment unless the body has begun.
     offered_until: Option<Moment>,
 }
 
 /// The step that an acquisition or its call is at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum Stage {
+    #[default]
     Idle,
     /// Waits for a link, and for the clean-up of the previous name. Then it asks.
     Route,
@@ -109,7 +128,7 @@ impl Stage {
 }
 
 /// A call with its acquisition, as `acquire/one.rs` and `queue/attempt.rs` store it.
-#[derive(Clone, Debug, Hash)]
+#[derive(Clone, Debug, Default, Hash)]
 pub(crate) struct Call {
     pub(crate) stage: Stage,
     pub(crate) hold: Option<Hold>,
@@ -205,8 +224,9 @@ pub(crate) enum Message {
 }
 
 /// The task that sends batches.
-#[derive(Clone, Debug, Hash)]
+#[derive(Clone, Debug, Default, Hash)]
 pub(crate) enum Sending {
+    #[default]
     Nothing,
     /// Waits for more callers to share the request.
     Window,
@@ -215,11 +235,10 @@ pub(crate) enum Sending {
     Closing(Vec<(Owner, Stored)>),
 }
 
-#[derive(Clone, Debug, Hash)]
+#[derive(Clone, Debug, Default, Hash)]
 pub(crate) struct Client {
     core: Core<Bare>,
     link: Link,
-    name: LockName,
     pub(crate) now: Tick,
     planted: Option<Planted>,
     /// The callers that are polled at any time or never.
@@ -239,7 +258,7 @@ pub(crate) struct Client {
     cleaning: BTreeMap<Owner, Cleaning>,
     /// The tasks that wait for a link to repeat their requests.
     pending: Vec<Task>,
-    pub(crate) sending: Sending,
+    sending: Sending,
     /// Whether the heartbeat and the timers have run in this tick.
     pub(crate) ticked: bool,
     /// The bodies that began in this step.
@@ -248,42 +267,21 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(scenario: &Scenario, ids: impl Iterator<Item = Id>) -> Self {
-        let mut core = Core::default();
         let call = |id| Call {
-            stage: Stage::Idle,
-            hold: None,
-            acquisition: Acquisition::new(),
             owner: Owner { id, name: 0 },
-            names: 0,
-            stored: Stored::default(),
-            is_sent: false,
-            turn: None,
-            cleaning: None,
-            missed: 0,
-            wait_until: 0,
-            woken: None,
+            ..Call::default()
         };
-        Self {
-            link: core.lines.open_link(&"session".into()),
-            core,
-            name: LockName::stored("{lock:k}"),
+        let mut client = Self {
             now: 1,
             planted: scenario.planted,
             slow: scenario.slow.clone(),
             calls: ids.map(|id| (id, call(id))).collect(),
             up: true,
-            line: 0,
-            requests: VecDeque::new(),
-            messages: VecDeque::new(),
-            old: None,
-            after: 0,
-            sent: BTreeMap::new(),
-            cleaning: BTreeMap::new(),
-            pending: Vec::new(),
-            sending: Sending::Nothing,
             ticked: true,
-            began: Vec::new(),
-        }
+            ..Self::default()
+        };
+        client.link = client.core.lines.open_link(&"session".into());
+        client
     }
 
     /// Whether no request, reply or task is under way, so that the client knows all that is stored for it.
@@ -291,6 +289,10 @@ impl Client {
         let is_idle = self.requests.is_empty() && self.messages.is_empty() && self.old.is_none();
         let sends = !self.cleaning.is_empty() || !matches!(self.sending, Sending::Nothing);
         self.up && self.ticked && is_idle && !sends
+    }
+
+    pub(crate) fn has_batch(&self) -> bool {
+        matches!(self.sending, Sending::Window)
     }
 
     fn plants(&self, planted: Planted) -> bool {
@@ -344,28 +346,24 @@ impl Client {
             let left = self
                 .core
                 .lines
-                .leave_list(self.link, &self.name, id_of(call.owner));
+                .leave_list(self.link, &NAME, id_of(call.owner));
             call.stored = left.unwrap_or(call.stored);
         }
     }
 
     fn place(&self, id: Id) -> Option<u64> {
         let call = &self.calls[&id];
-        let waiting = self
-            .core
-            .lines
-            .stored(self.link, &self.name, id_of(call.owner));
+        let waiting = self.core.lines.stored(self.link, &NAME, id_of(call.owner));
         waiting.unwrap_or(call.stored).place
     }
 
     /// See `AcquireRequest::place_to_request`.
     fn wanted(&mut self, owner: Owner, place: Option<u64>, number: Place) -> Wanted {
-        let now = self.now as Place * TICK;
-        let sent = self.sent(owner);
-        let before = sent.first_sent;
-        sent.first_sent.get_or_insert(now + number);
-        let age = || before.map(|before| -(now - before).max(1));
-        place.map(|place| place as Place).or_else(age)
+        let now = self.now * TICK;
+        let first_sent = &mut self.sent(owner).first_sent;
+        let age = first_sent.map(|before| -(now.saturating_sub(before).max(1) as i64));
+        first_sent.get_or_insert(now + number);
+        place.map(|place| place as i64).or(age)
     }
 
     // The acquisition: queue/attempt.rs
@@ -384,7 +382,7 @@ impl Client {
             self.stop_waiting(id);
             self.call(id).turn = Some(false);
             let (stored, lines) = (self.calls[&id].stored, &mut self.core.lines);
-            if !lines.join(self.link, &self.name, id_of(owner), stored, owner, owner) {
+            if !lines.join(self.link, &NAME, id_of(owner), stored, owner, owner) {
                 self.enqueue();
                 return self.on(id, Event::Joins);
             }
@@ -455,7 +453,7 @@ impl Client {
 
     fn taken(token: Token, sent: Tick) -> Grant {
         Grant {
-            token: FencingToken::new(token),
+            token: fence(token),
             valid_until: Some(at(sent) + less_drift(secs(LEASE))),
             validity: secs(LEASE),
             queued: false,
@@ -467,10 +465,10 @@ impl Client {
     fn take_turn(&mut self, id: Id) -> Option<Grant> {
         let (owner, now) = (id_of(self.call(id).owner), self.moment());
         if self.plants(Planted::TurnIgnoresDeadline) {
-            let turn = self.core.turn_of(&self.name, owner);
+            let turn = self.core.turn_of(&NAME, owner);
             return turn.map(|(token, _)| Self::taken(token.get(), self.now));
         }
-        self.core.grant_of(&self.name, owner, now)
+        self.core.grant_of(&NAME, owner, now)
     }
 
     /// Leaves the queue over the link, unless the session has sent no request of the caller.
@@ -483,7 +481,7 @@ impl Client {
             return self.end(id);
         }
         (sent.is_asked, sent.carried) = (true, Some(line));
-        self.send(Request::Enter(owner), Task::Leave(owner));
+        self.send(Request::Leave(owner), Task::Leave(owner));
         self.stage(id, Stage::Leaving);
     }
 
@@ -501,21 +499,16 @@ impl Client {
     // The clean-up: queue/cleanup.rs
 
     fn clean_up(&mut self, owner: Owner) {
-        self.core
-            .lines
-            .leave_list(self.link, &self.name, id_of(owner));
+        self.core.lines.leave_list(self.link, &NAME, id_of(owner));
         self.cleaning.insert(owner, Cleaning::End);
     }
 
     fn cleaned(&mut self, owner: Owner, place: Option<Place>) {
         self.cleaning.remove(&owner);
         let call = self.call(owner.id);
-        let was_awaited = call
-            .cleaning
-            .take_if(|cleaning| *cleaning == owner)
-            .is_some();
-        if let Some(place) = place.filter(|_| was_awaited) {
-            call.stored.place.get_or_insert(place as u64);
+        if call.cleaning == Some(owner) {
+            call.cleaning = None;
+            call.stored.place = call.stored.place.or(place);
         }
     }
 
@@ -525,7 +518,7 @@ impl Client {
         match state {
             Cleaning::End if self.is_drained(owner) => {
                 let sent = self.sent(owner).clone();
-                let turn = self.core.turn_of(&self.name, id_of(owner));
+                let turn = self.core.turn_of(&NAME, id_of(owner));
                 let turn = turn.filter(|_| !self.plants(Planted::LeaverKeepsTurn));
                 match turn {
                     _ if sent.carried.is_none() => self.cleaned(owner, None),
@@ -555,13 +548,13 @@ impl Client {
     // The batches: queue/enqueue.rs
 
     fn enqueue(&mut self) {
-        if self.core.lines.begin_sending(self.link, &self.name) {
+        if self.core.lines.begin_sending(self.link, &NAME) {
             self.sending = Sending::Window;
         }
     }
 
     fn requeue(&mut self) {
-        let unsent = self.core.lines.requeue(self.link, Some(&self.name));
+        let unsent = self.core.lines.requeue(self.link, Some(&NAME));
         if !unsent.is_empty() {
             self.enqueue();
         }
@@ -570,13 +563,13 @@ impl Client {
     pub(crate) fn send_batch(&mut self) {
         self.sending = Sending::Nothing;
         let lines = &mut self.core.lines;
-        let batch = lines.next_batch(self.link, &self.name);
+        let batch = lines.next_batch(self.link, &NAME);
         if batch.is_empty() {
             return;
         }
         if !self.up {
-            lines.put_back(self.link, &self.name, &batch);
-            return lines.end_sending(self.link, &self.name);
+            lines.put_back(self.link, &NAME, &batch);
+            return lines.end_sending(self.link, &NAME);
         }
         let (mut asked, mut callers) = (Vec::new(), Vec::new());
         let line = self.line;
@@ -604,22 +597,18 @@ impl Client {
     }
 
     fn placed(&mut self, places: impl Iterator<Item = (Owner, Place)>) {
-        let places: Vec<_> = places
-            .map(|(owner, place)| (id_of(owner), place as u64))
-            .collect();
+        let places = places.map(|(owner, place)| (id_of(owner), place));
+        let places: Vec<_> = places.collect();
         let probe = self.moment() + limits::HEARTBEAT;
-        self.core.lines.queued(self.link, &self.name, &places);
-        self.core.lines.probe_at(self.link, &self.name, probe);
+        self.core.lines.queued(self.link, &NAME, &places);
+        self.core.lines.probe_at(self.link, &NAME, probe);
     }
 
     // Grants, turns and releases: queue/grants.rs
 
     fn take_up(&mut self, found: &Found, asked: Option<Tick>) {
-        let owners: Vec<_> = found
-            .owners
-            .iter()
-            .map(|owner| id_of(*owner).to_string())
-            .collect();
+        let owners = found.owners.iter();
+        let owners: Vec<_> = owners.map(|owner| id_of(*owner).to_string()).collect();
         let (first, lease) = (found.first.to_string(), (LEASE * 1000).to_string());
         let owners = owners.join(" ");
         let grant = match asked {
@@ -632,24 +621,17 @@ impl Client {
             None => GrantSnapshot::pushed(&first, &lease, &owners, "session", at(self.after)),
         };
         let (grant, now, is_silent) = (grant.expect("a grant"), self.moment(), self.is_silent());
-        let chores = self
-            .core
-            .take_up(self.link, &self.name, &grant, now, &|_| is_silent);
-        let TakenUp {
-            requeue,
-            give_back,
-            dissolve,
-            begun: _,
-        } = chores;
-        if !requeue.is_empty() {
+        let core = &mut self.core;
+        let chores = core.take_up(self.link, &NAME, &grant, now, &|_| is_silent);
+        if !chores.requeue.is_empty() {
             self.requeue();
         }
-        if let Some((token, _)) = give_back
+        if let Some((token, _)) = chores.give_back
             && !self.plants(Planted::NobodyGivesBack)
         {
             self.give_back(token.get());
         }
-        if let Some(token) = dissolve {
+        if let Some(token) = chores.dissolve {
             self.dissolve(token.get(), 0, Then::Nothing);
         }
     }
@@ -657,10 +639,7 @@ impl Client {
     /// Ends the turn with this token: see `release` and `give_back`.
     fn give_back(&mut self, token: Token) {
         let release = Release { token, grant: None };
-        match self
-            .core
-            .dissolves(&self.name, FencingToken::new(token), false)
-        {
+        match self.core.dissolves(&NAME, fence(token), false) {
             true => self.dissolve(token, 0, Then::Release(release)),
             false => self.release_turn(release),
         }
@@ -668,7 +647,7 @@ impl Client {
 
     fn release_turn(&mut self, mut release: Release) {
         let (token, now, is_silent) = (release.token, self.moment(), self.is_silent());
-        release.grant = match self.core.pass(&self.name, token, now, &|_| is_silent) {
+        release.grant = match self.core.pass(&NAME, token, now, &|_| is_silent) {
             Passed::Unknown => Some((token, false)),
             Passed::Ended(first) => Some((first, true)),
             Passed::Stale | Passed::On => None,
@@ -685,27 +664,26 @@ impl Client {
 
     fn released(&mut self, release: &Release) {
         if let Some((first, true)) = release.grant {
-            self.core.forget(&self.name, FencingToken::new(first));
+            self.core.forget(&NAME, fence(first));
         }
-        self.core
-            .forget_turn(&self.name, FencingToken::new(release.token));
+        self.core.forget_turn(&NAME, fence(release.token));
     }
 
     fn lose_cohort(&mut self, first: Token) {
-        if self.core.lose(&self.name, first).is_some() {
+        if self.core.lose(&NAME, first).is_some() {
             self.requeue();
         }
     }
 
     fn known(&mut self, token: Token) -> Known {
-        self.core.known(&self.name, FencingToken::new(token))
+        self.core.known(&NAME, fence(token))
     }
 
     fn dissolve(&mut self, token: Token, lease: Tick, then: Then) {
-        let (fence, more) = (FencingToken::new(token), Some(secs(lease)));
+        let (first, more) = (fence(token), Some(secs(lease)));
         let dissolved = match self.plants(Planted::PassesOnWhileDissolving) {
-            true => self.core.clone().dissolve(&self.name, fence, more),
-            false => self.core.dissolve(&self.name, fence, more),
+            true => self.core.clone().dissolve(&NAME, first, more),
+            false => self.core.dissolve(&NAME, first, more),
         };
         let Some(Dissolved {
             first,
@@ -736,23 +714,15 @@ impl Client {
             self.requeue(); // the holder has left, and its release lets the others enter
             return self.dissolved(dissolve.then, Some(None));
         }
-        let mut others = self
-            .core
-            .lines
-            .places(self.link, &self.name, &dissolve.others);
+        let mut others = self.core.lines.places(self.link, &NAME, &dissolve.others);
         if !self.plants(Planted::DissolveQueuesLeavers) {
             others.retain(|(owner, _)| !self.sent.get(owner).is_some_and(|sent| sent.has_ended));
         }
         dissolve.queued = others.len();
         if dissolve.lease > 0 {
             let until = self.moment() + secs(dissolve.lease);
-            self.core
-                .note_request(&self.name, FencingToken::new(dissolve.token), until);
+            self.core.note_request(&NAME, fence(dissolve.token), until);
         }
-        let others = others
-            .into_iter()
-            .map(|(owner, place)| (owner, place as Place))
-            .collect();
         let request = Request::Dissolve(dissolve.first, dissolve.owner, dissolve.lease, others);
         self.send(request, Task::Dissolve(dissolve));
     }
@@ -762,12 +732,12 @@ impl Client {
             self.lose_cohort(dissolve.first);
             return self.dissolved(dissolve.then, Some(None));
         };
-        let (token, now) = (FencingToken::new(dissolve.token), self.moment());
+        let (token, now) = (fence(dissolve.token), self.moment());
         let until = at(asked) + less_drift(secs(left));
-        self.core.has_queued(&self.name, token);
-        let waits = |owner: &&OwnerId| self.core.lines.waits(self.link, &self.name, **owner);
+        self.core.has_queued(&NAME, token);
+        let waits = |owner: &&OwnerId| self.core.lines.waits(self.link, &NAME, **owner);
         let waiting = dissolve.others.iter().filter(waits).count();
-        let is_confirmed = self.core.confirm(&self.name, token, until, now);
+        let is_confirmed = self.core.confirm(&NAME, token, until, now);
         if dissolve.queued < waiting {
             self.requeue();
         }
@@ -793,20 +763,21 @@ impl Client {
     }
 
     fn renew(&mut self, id: Id, lease: Tick) {
-        let Some(hold) = &mut self.call(id).hold else {
+        let Some(hold) = self.call(id).hold else {
             return;
         };
-        hold.is_renewing = true;
         let token = hold.token;
         let first = match self.known(token) {
             Known::Over => return self.renewed(id, None),
             Known::Turn(first) => Some(first),
             Known::Itself => None,
         };
-        let (fence, until) = (FencingToken::new(token), self.moment() + secs(lease));
-        let shared = self.core.shared(&self.name, fence, Extend::To(secs(lease)));
+        let until = self.moment() + secs(lease);
+        let shared = self
+            .core
+            .shared(&NAME, fence(token), Extend::To(secs(lease)));
         if first.is_some() {
-            self.core.note_request(&self.name, fence, until);
+            self.core.note_request(&NAME, fence(token), until);
         }
         let request = Request::Renew(first.unwrap_or(token), shared.lease().as_secs());
         self.send_or_wait(request, Task::Renew(id, token, first, lease));
@@ -818,9 +789,9 @@ impl Client {
         (id, token, first): (Id, Token, Option<Token>),
         until: Option<Moment>,
     ) {
-        let (fence, now) = (FencingToken::new(token), self.moment());
+        let now = self.moment();
         let is_confirmed = match (first, until) {
-            (Some(_), Some(until)) => self.core.confirm(&self.name, fence, until, now),
+            (Some(_), Some(until)) => self.core.confirm(&NAME, fence(token), until, now),
             (Some(first), None) => {
                 self.lose_cohort(first);
                 false
@@ -843,7 +814,7 @@ impl Client {
         };
         hold.until = hold.until.max(until);
         hold.confirmed = hold.until.since(now);
-        (hold.is_claim, hold.is_renewing) = (false, false);
+        hold.is_claim = false;
         if self.call(id).stage == Stage::Confirming {
             self.offer(id);
         }
@@ -856,10 +827,8 @@ impl Client {
         self.call(id).hold = Some(Hold {
             token: grant.token.get(),
             until: grant.valid_until.unwrap_or(now),
-            begun: self.now,
             confirmed: grant.validity.max(secs(LEASE.min(CLAIM))),
             is_claim: grant.validity + Duration::from_millis(1) < secs(LEASE),
-            is_renewing: false,
             offered_until: Some(now + claim_after(self.call(id).missed)),
         });
         match self.is_silent() {
@@ -964,8 +933,8 @@ impl Client {
                     let is_unused = hold.offered_until.is_some_and(|until| until <= now);
                     if hold.until <= now || is_unused {
                         self.lose(id);
-                    } else if hold.is_claim && !hold.is_renewing {
-                        self.renew(id, hold.begun + LEASE - tick);
+                    } else if hold.is_claim {
+                        self.renew(id, LEASE);
                     }
                 }
                 _ => {}
@@ -1028,7 +997,7 @@ impl Client {
                     stored,
                 });
                 let again: Vec<ToSend<Bare>> = again.collect();
-                self.core.lines.put_back(self.link, &self.name, &again);
+                self.core.lines.put_back(self.link, &NAME, &again);
             }
             sending => self.sending = sending,
         }
@@ -1076,8 +1045,8 @@ impl Client {
                 let owners = batch.iter().map(|(owner, _)| *owner);
                 self.placed(owners.zip(places));
                 for (_, stored) in batch.iter().filter(|_| held.is_none()) {
-                    if self.core.has_lost(&self.name, stored.granted, at(asked)) {
-                        self.core.lose(&self.name, stored.granted);
+                    if self.core.has_lost(&NAME, stored.granted, at(asked)) {
+                        self.core.lose(&NAME, stored.granted);
                     }
                 }
                 self.batch_ended(&batch);
@@ -1107,7 +1076,7 @@ impl Client {
                 if let Some(found) = held {
                     self.take_up(&found, Some(asked));
                 }
-                let is_lost = self.core.has_lost(&self.name, granted, at(asked));
+                let is_lost = self.core.has_lost(&NAME, granted, at(asked));
                 match (is_gone, is_lost) {
                     (true, true) => self.lose_cohort(granted),
                     (true, false) => self.requeue(),
@@ -1129,8 +1098,8 @@ impl Client {
         match reply {
             Reply::Held(found, place) => {
                 if self.place(id).is_none() {
-                    let place = [(id_of(owner), *place as u64)];
-                    self.core.lines.queued(self.link, &self.name, &place);
+                    let place = [(id_of(owner), *place)];
+                    self.core.lines.queued(self.link, &NAME, &place);
                 }
                 self.take_up(found, Some(asked));
             }
@@ -1145,7 +1114,6 @@ impl Client {
         let id = owner.id;
         self.sent(owner).is_asked = false;
         match reply {
-            Reply::Granted(token) => self.settle(id, Event::Granted(Self::taken(*token, asked))),
             Reply::Held(found, _) => {
                 self.take_up(found, Some(asked));
                 match self.take_turn(id) {
@@ -1155,11 +1123,11 @@ impl Client {
             }
             Reply::Out(place) => {
                 self.stop_waiting(id);
-                if let Some((token, _)) = self.core.turn_of(&self.name, id_of(owner))
+                if let Some((token, _)) = self.core.turn_of(&NAME, id_of(owner))
                     && let Known::Turn(first) = self.known(token.get())
                 {
                     self.lose_cohort(first);
-                    self.core.forget_turn(&self.name, token);
+                    self.core.forget_turn(&NAME, token);
                 }
                 let was_queued = place.is_some();
                 self.call(id).acquisition.on(Event::Left { was_queued });

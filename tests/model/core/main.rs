@@ -19,7 +19,7 @@
 //! # What is not modelled
 //!
 //! The model leaves out several keys, replicas, renewals after the first, `hold_at_least`, moved locks, refusals, the claims
-//! by which the server skips silent clients, a last try after `wait`, a server that loses its state, and clocks that run
+//! by which the server skips silent clients, the last try of a caller that leaves, a server that loses its state, and clocks that run
 //! unevenly. The batch window ends at any moment, but only before the first batch. A release is repeated without a limit.
 
 #[expect(dead_code, reason = "the model uses a part of the core")]
@@ -83,7 +83,7 @@ fn queued() -> Scenario {
 /// Two neighbours share a grant, and the first of them holds the lock. A waiter of the client `last` is queued behind them.
 fn shared(last: ClientId) -> Scenario {
     let mut prefix: Vec<_> = [2, 0, 1, 3].map(Action::Begin).into();
-    prefix.push(Action::Done(2));
+    prefix.push(Action::Stop(2));
     Scenario {
         prefix,
         ..callers(&[0, 0, 1, last])
@@ -94,7 +94,7 @@ fn shared(last: ClientId) -> Scenario {
 fn ending() -> Scenario {
     let mut scenario = shared(0);
     let tick = Action::Tick;
-    scenario.prefix.extend([tick, tick, Action::Done(0), tick]);
+    scenario.prefix.extend([tick, tick, Action::Stop(0), tick]);
     scenario
 }
 

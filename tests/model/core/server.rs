@@ -3,7 +3,7 @@
 
 pub(crate) type Tick = u64;
 pub(crate) type Token = u64;
-pub(crate) type Place = i64;
+pub(crate) type Place = u64;
 pub(crate) type Id = usize;
 pub(crate) type ClientId = usize;
 
@@ -17,14 +17,14 @@ pub(crate) const LONGER: Tick = 4;
 pub(crate) const WAIT: Tick = 4;
 
 /// An owner name: the caller, and the number of the name among the caller's names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Owner {
     pub(crate) id: Id,
     pub(crate) name: u8,
 }
 
 /// The place that a request names: a place from an earlier reply, or the age of the first request as a negative number.
-pub(crate) type Wanted = Option<Place>;
+pub(crate) type Wanted = Option<i64>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Request {
@@ -32,8 +32,8 @@ pub(crate) enum Request {
     Acquire(Owner, Wanted),
     /// Queues several callers of one client.
     Queue(Vec<(Owner, Wanted)>),
-    /// Leaves the queue, and enters if the lock is free.
-    Enter(Owner),
+    /// Leaves the queue.
+    Leave(Owner),
     /// Leaves the queue, and gives back a grant that belongs to this owner alone.
     Abandon(Owner),
     Release(Token),
@@ -104,7 +104,7 @@ pub(crate) struct Run<'a> {
 impl Server {
     /// The server's clock in its finer unit. No two scripts see the same time.
     pub(crate) fn clock(&self, now: Tick) -> Place {
-        (now as Place * TICK).max(self.placed)
+        (now * TICK).max(self.placed)
     }
 
     /// Removes a grant whose lease has ended, and returns its owners.
@@ -118,8 +118,8 @@ impl Server {
         match request {
             Request::Acquire(owner, wanted) => self.acquire(run, *owner, *wanted),
             Request::Queue(callers) => self.queue(run, callers),
-            Request::Enter(owner) => self.leave(run, *owner, true),
-            Request::Abandon(owner) => self.leave(run, *owner, false),
+            Request::Leave(owner) => self.leave(run, *owner, false),
+            Request::Abandon(owner) => self.leave(run, *owner, true),
             Request::Release(first) => {
                 if self.with(*first).is_some() {
                     self.grant_next(run);
@@ -161,7 +161,7 @@ impl Server {
     }
 
     fn is_alive(&self, place: Place) -> bool {
-        place + WAIT as Place * TICK > self.placed
+        place + WAIT * TICK > self.placed
     }
 
     fn before_all(&self) -> Place {
@@ -217,11 +217,11 @@ impl Server {
         if let Some((place, _)) = self.queue.iter().find(|(_, queued)| *queued == owner) {
             return *place;
         }
-        let wanted = wanted.map(|wanted| match wanted < 0 {
-            true => self.placed + wanted,
-            false => wanted,
+        let place = wanted.map(|wanted| match u64::try_from(wanted) {
+            Ok(place) => place,
+            Err(_) => self.placed - wanted.unsigned_abs(),
         });
-        let place = wanted.filter(|place| self.is_alive(*place));
+        let place = place.filter(|place| self.is_alive(*place));
         let place = place.unwrap_or_else(|| {
             let last = self.queue.last().map_or(0, |(last, _)| last + 1);
             self.placed = self.placed.max(last);
@@ -246,15 +246,12 @@ impl Server {
 
     fn queue(&mut self, run: &mut Run<'_>, callers: &[(Owner, Wanted)]) -> Reply {
         let places = callers.iter().map(|(owner, wanted)| {
-            let wanted = *wanted;
-            match (self.held_by(*owner), wanted) {
-                (Some(_), Some(place)) if place >= 0 => place,
-                (Some(_), _) => self.before_all(),
-                (None, _) => {
-                    self.placed += 1;
-                    self.enqueue(*owner, wanted)
-                }
+            if self.held_by(*owner).is_some() {
+                let place = wanted.and_then(|wanted| Place::try_from(wanted).ok());
+                return place.unwrap_or_else(|| self.before_all());
             }
+            self.placed += 1;
+            self.enqueue(*owner, *wanted)
         });
         let places = places.collect();
         if self.grant.is_none() {
@@ -263,23 +260,10 @@ impl Server {
         Reply::Placed(self.own(run), places)
     }
 
-    fn leave(&mut self, run: &mut Run<'_>, owner: Owner, enters: bool) -> Reply {
+    fn leave(&mut self, run: &mut Run<'_>, owner: Owner, abandons: bool) -> Reply {
         let place = self.remove(owner);
-        if let (Some(place), None, true) = (place, &self.grant, enters) {
-            while let Some((head, next)) = self.queue.first().copied()
-                && head <= place
-            {
-                if self.is_alive(head) {
-                    self.grant_next(run);
-                    return Reply::Out(None);
-                }
-                run.skipped.push(next);
-                self.queue.remove(0);
-            }
-            return Reply::Granted(self.give(run, vec![owner], LEASE));
-        }
         match self.held_by(owner).and(self.found(run)) {
-            Some(found) if !enters && found.owners.len() == 1 => {
+            Some(found) if abandons && found.owners.len() == 1 => {
                 let place = self.before_all();
                 self.grant_next(run);
                 Reply::Out(Some(place))
@@ -308,7 +292,7 @@ impl Server {
         held.owners.truncate(last + 1);
         let left = self.renew(run, first, lease);
         for (owner, place) in others {
-            self.enqueue(*owner, Some(*place));
+            self.enqueue(*owner, Some(*place as i64));
         }
         left
     }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    hash::{DefaultHasher, Hash, Hasher},
+    hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
     sync::Arc,
 };
 
@@ -10,7 +10,7 @@ use stateright::{Model, Property};
 
 use crate::{
     Planted,
-    client::{Client, Message, Sending, Stage, at},
+    client::{Client, Message, Stage, at},
     server::{
         CLAIM, ClientId, Id, LONGER, Owner, Place, Reply, Request, Run, Server, Tick, Token, WAIT,
     },
@@ -67,11 +67,7 @@ pub(crate) struct World {
 
 impl PartialEq for World {
     fn eq(&self, other: &Self) -> bool {
-        let hash = |world: &Self| {
-            let mut hasher = DefaultHasher::new();
-            world.hash(&mut hasher);
-            hasher.finish()
-        };
+        let hash = |world: &Self| BuildHasherDefault::<DefaultHasher>::default().hash_one(world);
         hash(self) == hash(other)
     }
 }
@@ -80,9 +76,8 @@ impl PartialEq for World {
 pub(crate) enum Action {
     Begin(Id),
     Poll(Id),
-    Drop(Id),
-    /// The body ends.
-    Done(Id),
+    /// The body ends, or the caller drops its call before.
+    Stop(Id),
     Extend(Id),
     /// The server reads the next request of a client.
     Serve(ClientId),
@@ -115,10 +110,7 @@ impl World {
                 .or(has(!client.ticked, Action::Call(id)))
                 .or(has(!client.messages.is_empty(), Action::Receive(id)))
                 .or(has(!client.requests.is_empty(), Action::Serve(id)))
-                .or(has(
-                    matches!(client.sending, Sending::Window),
-                    Action::Batch(id),
-                ))
+                .or(has(client.has_batch(), Action::Batch(id)))
         };
         let mut ids = 0..scenario.clients.len();
         let idle = ids.find(|id| self.stage(scenario, *id) == Stage::Idle);
@@ -198,11 +190,11 @@ impl Scenario {
         match action {
             Action::Begin(id) => self.step(world, self.clients[id], |client| client.start(id)),
             Action::Poll(id) => self.step(world, self.clients[id], |client| client.poll(id)),
-            Action::Drop(id) => {
-                world.budget.drops -= 1;
+            Action::Stop(id) => {
+                let is_dropped = world.stage(self, id) != Stage::Inside;
+                world.budget.drops -= u8::from(is_dropped);
                 self.step(world, self.clients[id], |client| client.stop(id));
             }
-            Action::Done(id) => self.step(world, self.clients[id], |client| client.stop(id)),
             Action::Extend(id) => {
                 world.budget.extends -= 1;
                 self.step(world, self.clients[id], |client| client.extend(id));
@@ -354,19 +346,16 @@ impl Model for Scenario {
             for (id, call) in &client.calls {
                 let (id, is_inside) = (*id, call.stage == Stage::Inside);
                 let has_begun = !matches!(call.stage, Stage::Idle | Stage::Ended);
+                let may_drop = has_begun && budget.drops > 0;
                 may(call.stage == Stage::Idle, Action::Begin(id));
                 may(call.woken.is_some(), Action::Poll(id));
-                may(
-                    has_begun && !is_inside && budget.drops > 0,
-                    Action::Drop(id),
-                );
-                may(is_inside, Action::Done(id));
+                may(is_inside || may_drop, Action::Stop(id));
                 may(is_inside && budget.extends > 0, Action::Extend(id));
             }
             may(!client.requests.is_empty(), Action::Serve(id));
             may(!client.messages.is_empty(), Action::Receive(id));
             may(!client.ticked, Action::Call(id));
-            may(matches!(client.sending, Sending::Window), Action::Batch(id));
+            may(client.has_batch(), Action::Batch(id));
             may(client.up && budget.breaks > 0, Action::Break(id));
             if let Some(old) = &client.old {
                 may(!old.is_empty(), Action::ServeOld(id));
