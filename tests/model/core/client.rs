@@ -167,14 +167,6 @@ enum Cleaning {
     Sent,
 }
 
-/// The release of a turn. Without a grant, the turn is still to be passed on.
-#[derive(Clone, Debug, Hash)]
-pub(crate) struct Release {
-    token: Token,
-    /// The grant to be released, and whether it is that of a cohort.
-    grant: Option<(Token, bool)>,
-}
-
 #[derive(Clone, Debug, Hash)]
 pub(crate) struct Dissolve {
     token: Token,
@@ -191,7 +183,7 @@ pub(crate) struct Dissolve {
 #[derive(Clone, Debug, Hash)]
 enum Then {
     Nothing,
-    Release(Release),
+    Release(Token),
     Extend(Id),
 }
 
@@ -202,7 +194,8 @@ pub(crate) enum Task {
     Batch(Vec<(Owner, Stored)>),
     Leave(Owner),
     CleanUp(Owner),
-    Release(Release),
+    /// The token of the turn, and the first token of its cohort.
+    Release(Token, Option<Token>),
     /// The caller, its token, the first token of its cohort if it has a turn, and the lease.
     Renew(Id, Token, Option<Token>, Tick),
     Dissolve(Dissolve),
@@ -638,35 +631,26 @@ impl Client {
 
     /// Ends the turn with this token: see `release` and `give_back`.
     fn give_back(&mut self, token: Token) {
-        let release = Release { token, grant: None };
         match self.core.dissolves(&NAME, fence(token), false) {
-            true => self.dissolve(token, 0, Then::Release(release)),
-            false => self.release_turn(release),
+            true => self.dissolve(token, 0, Then::Release(token)),
+            false => self.release_turn(token),
         }
     }
 
-    fn release_turn(&mut self, mut release: Release) {
-        let (token, now, is_silent) = (release.token, self.moment(), self.is_silent());
-        release.grant = match self.core.pass(&NAME, token, now, &|_| is_silent) {
-            Passed::Unknown => Some((token, false)),
-            Passed::Ended(first) => Some((first, true)),
-            Passed::Stale | Passed::On => None,
-            Passed::Late(_) => {
-                self.requeue();
-                None
+    fn release_turn(&mut self, token: Token) {
+        let (now, is_silent) = (self.moment(), self.is_silent());
+        let first = match self.core.pass(&NAME, token, now, &|_| is_silent) {
+            Passed::Unknown => None,
+            Passed::Ended(first) => Some(first),
+            passed => {
+                if let Passed::Late(_) = passed {
+                    self.requeue();
+                }
+                return self.core.forget_turn(&NAME, fence(token));
             }
         };
-        match release.grant {
-            Some((grant, _)) => self.send_or_wait(Request::Release(grant), Task::Release(release)),
-            None => self.released(&release),
-        }
-    }
-
-    fn released(&mut self, release: &Release) {
-        if let Some((first, true)) = release.grant {
-            self.core.forget(&NAME, fence(first));
-        }
-        self.core.forget_turn(&NAME, fence(release.token));
+        let request = Request::Release(first.unwrap_or(token));
+        self.send_or_wait(request, Task::Release(token, first));
     }
 
     fn lose_cohort(&mut self, first: Token) {
@@ -748,7 +732,7 @@ impl Client {
     fn dissolved(&mut self, then: Then, result: Option<Option<Moment>>) {
         match (then, result) {
             (Then::Nothing, _) => {}
-            (Then::Release(release), _) => self.release_turn(release),
+            (Then::Release(token), _) => self.release_turn(token),
             (Then::Extend(id), Some(until)) => self.renewed(id, until),
             (Then::Extend(id), None) => self.renew(id, LONGER),
         }
@@ -979,7 +963,7 @@ impl Client {
             Task::Dissolve(dissolve) if self.plants(Planted::DissolveIsNotRepeated) => {
                 self.dissolved(dissolve.then, Some(None));
             }
-            Task::Release(_) | Task::Renew(..) | Task::Dissolve(_) => self.pending.push(task),
+            Task::Release(..) | Task::Renew(..) | Task::Dissolve(_) => self.pending.push(task),
             Task::Own(_) | Task::Leave(_) | Task::Probe(_) => {}
         }
     }
@@ -1003,9 +987,8 @@ impl Client {
         }
         for task in take(&mut self.pending) {
             match task {
-                Task::Release(release) => {
-                    let (grant, _) = release.grant.expect("a grant to release");
-                    self.send(Request::Release(grant), Task::Release(release));
+                Task::Release(token, first) => {
+                    self.send(Request::Release(first.unwrap_or(token)), task);
                 }
                 Task::Renew(id, token, first, lease) => {
                     let is_over = first.is_some() && self.known(token) == Known::Itself;
@@ -1065,7 +1048,12 @@ impl Client {
                     self.take_up(&found, Some(asked));
                 }
             }
-            (Task::Release(release), _) => self.released(&release),
+            (Task::Release(token, first), _) => {
+                if let Some(first) = first {
+                    self.core.forget(&NAME, fence(first));
+                }
+                self.core.forget_turn(&NAME, fence(token));
+            }
             (Task::Renew(id, token, first, _), Reply::Left(left)) => {
                 self.answer_renewal((id, token, first), left.map(until));
             }

@@ -1,7 +1,7 @@
 //! The world around two clients: their callers, their links, the server and the clock, as a model for the checker.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
     sync::Arc,
 };
@@ -46,7 +46,7 @@ pub(crate) struct Seen {
     /// The first place of each caller on the server.
     places: Vec<Option<Place>>,
     /// The callers whose place the server gave up, because a lease ended before their turn or nobody listened.
-    excused: Vec<Id>,
+    excused: BTreeSet<Id>,
     overtaken: bool,
     /// Consecutive quiet ticks with a free lock and a waiter.
     neglected: u8,
@@ -101,20 +101,27 @@ impl World {
         self.clients[scenario.clients[id]].calls[&id].stage
     }
 
-    /// Returns a step that is due before the next tick.
+    /// Returns the steps of a client that are due before the next tick.
+    fn steps(&self, id: ClientId) -> impl Iterator<Item = Action> {
+        let client = &self.clients[id];
+        let steps = [
+            (!client.up, Action::Connect(id)),
+            (!client.ticked, Action::Call(id)),
+            (!client.messages.is_empty(), Action::Receive(id)),
+            (!client.requests.is_empty(), Action::Serve(id)),
+            (client.has_batch(), Action::Batch(id)),
+        ];
+        steps
+            .into_iter()
+            .filter_map(|(is_due, step)| is_due.then_some(step))
+    }
+
+    /// Returns a step that is due before the next tick, or a call that begins before it.
     fn due(&self, scenario: &Scenario) -> Option<Action> {
-        let due = |id: ClientId| {
-            let client = &self.clients[id];
-            let has = |is: bool, action| is.then_some(action);
-            has(!client.up, Action::Connect(id))
-                .or(has(!client.ticked, Action::Call(id)))
-                .or(has(!client.messages.is_empty(), Action::Receive(id)))
-                .or(has(!client.requests.is_empty(), Action::Serve(id)))
-                .or(has(client.has_batch(), Action::Batch(id)))
-        };
         let mut ids = 0..scenario.clients.len();
         let idle = ids.find(|id| self.stage(scenario, *id) == Stage::Idle);
-        due(0).or(due(1)).or(idle.map(Action::Begin))
+        let mut steps = self.steps(0).chain(self.steps(1));
+        steps.next().or(idle.map(Action::Begin))
     }
 }
 
@@ -148,13 +155,6 @@ impl Scenario {
             })
     }
 
-    fn excuse<'a>(world: &mut World, owners: impl IntoIterator<Item = &'a Owner>) {
-        let excused = &mut world.seen.excused;
-        excused.extend(owners.into_iter().map(|owner| owner.id));
-        excused.sort_unstable();
-        excused.dedup();
-    }
-
     fn serve(&self, world: &mut World, client: ClientId, request: &Request) -> Reply {
         let heard = |client: &Client| client.up || client.old.is_some();
         let mut run = Run {
@@ -169,7 +169,10 @@ impl Scenario {
         let Run {
             pushes, skipped, ..
         } = run;
-        Self::excuse(world, &skipped);
+        world
+            .seen
+            .excused
+            .extend(skipped.iter().map(|owner| owner.id));
         for (place, owner) in &world.server.queue {
             world.seen.places[owner.id].get_or_insert(*place);
         }
@@ -236,7 +239,10 @@ impl Scenario {
         }
         world.now += 1;
         let expired = world.server.expire(world.now);
-        Self::excuse(world, &expired);
+        world
+            .seen
+            .excused
+            .extend(expired.iter().map(|owner| owner.id));
         let waits = |id: Id| {
             let call = &world.clients[self.clients[id]].calls[&id];
             call.stage.is_waiting() && !self.slow.contains(&id) && world.now <= call.wait_until
@@ -266,17 +272,11 @@ pub(crate) const FREE: &str = "no waiter that is polled waits for a free lock";
 pub(crate) const OVER: &str = "in the end each call has ended, and nothing is stored";
 
 fn excludes(_: &Scenario, world: &World) -> bool {
-    let calls = world
-        .clients
-        .iter()
-        .flat_map(|client| client.calls.values());
+    let calls = world.clients.iter();
+    let calls = calls.flat_map(|client| client.calls.values());
     let inside = calls.filter(|call| call.stage == Stage::Inside);
-    let mut holds = inside.filter_map(|call| call.hold);
-    holds
-        .by_ref()
-        .filter(|hold| at(world.now) < hold.until)
-        .count()
-        <= 1
+    let valid = inside.filter(|call| call.hold.is_some_and(|hold| at(world.now) < hold.until));
+    valid.count() <= 1
 }
 
 /// If nothing of a client is under way, its callers wait for each of its entries in the queue, and hold its grant.
@@ -352,19 +352,17 @@ impl Model for Scenario {
                 may(is_inside || may_drop, Action::Stop(id));
                 may(is_inside && budget.extends > 0, Action::Extend(id));
             }
-            may(!client.requests.is_empty(), Action::Serve(id));
-            may(!client.messages.is_empty(), Action::Receive(id));
-            may(!client.ticked, Action::Call(id));
-            may(client.has_batch(), Action::Batch(id));
             may(client.up && budget.breaks > 0, Action::Break(id));
             if let Some(old) = &client.old {
                 may(!old.is_empty(), Action::ServeOld(id));
                 may(old.is_empty(), Action::Notice(id));
             }
-            may(!client.up, Action::Connect(id));
         }
+        actions.extend(world.steps(0).chain(world.steps(1)));
         let may_tick = world.due(self).is_none() || budget.late > 0;
-        may(may_tick && world.now < self.horizon(), Action::Tick);
+        if may_tick && world.now < self.horizon() {
+            actions.push(Action::Tick);
+        }
     }
 
     fn next_state(&self, world: &World, action: Action) -> Option<World> {
