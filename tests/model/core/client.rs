@@ -30,8 +30,7 @@ use crate::{
     },
     limits,
     server::{
-        CLAIM, Found, Id, LEASE, LONGER, Owner, Place, Reply, Request, TICK, Tick, Token, WAIT,
-        Wanted,
+        Found, Id, LEASE, LONGER, Owner, Place, Reply, Request, TICK, Tick, Token, WAIT, Wanted,
     },
     world::Scenario,
 };
@@ -89,7 +88,6 @@ fn owner_of(owner: OwnerId) -> Owner {
 pub(crate) struct Hold {
     pub(crate) token: Token,
     pub(crate) until: Moment,
-    confirmed: Duration,
     /// Whether the grant lasts for a claim only, because no renewal has confirmed it.
     is_claim: bool,
     /// The lock is given back at this moment unless the body has begun.
@@ -114,7 +112,6 @@ pub(crate) enum Stage {
     /// Its `wait` is over. It takes a turn that has come, or leaves the queue over the link.
     LastTurn,
     Leaving,
-    Confirming,
     Offered,
     Inside,
     Ended,
@@ -170,11 +167,7 @@ enum Cleaning {
 #[derive(Clone, Debug, Hash)]
 pub(crate) struct Dissolve {
     token: Token,
-    first: Token,
-    owner: Owner,
-    others: VecDeque<OwnerId>,
-    /// The number of others that the newest request queues.
-    queued: usize,
+    of_core: Dissolved,
     lease: Tick,
     then: Then,
 }
@@ -418,10 +411,11 @@ impl Client {
         self.stop_waiting(id);
         let owner = self.call(id).owner;
         if take(&mut self.call(id).is_sent) {
+            let is_reused = self.plants(Planted::NameIsReused);
             let sent = self.sent(owner);
             let is_unsure = sent.is_asked || sent.sending > 0;
             let call = self.call(id);
-            call.cleaning = is_unsure.then_some(owner);
+            call.cleaning = (is_unsure && !is_reused).then_some(owner);
             self.clean_up(owner);
         }
         self.rename(id);
@@ -669,28 +663,18 @@ impl Client {
             true => self.core.clone().dissolve(&NAME, first, more),
             false => self.core.dissolve(&NAME, first, more),
         };
-        let Some(Dissolved {
-            first,
-            owner,
-            others,
-            link: _,
-        }) = dissolved
-        else {
-            return self.dissolved(then, None);
-        };
-        let (first, owner) = (first.get(), owner_of(owner));
-        self.queue_others(Dissolve {
-            token,
-            first,
-            owner,
-            others,
-            queued: 0,
-            lease,
-            then,
-        });
+        match dissolved {
+            Some(of_core) => self.queue_others(Dissolve {
+                token,
+                of_core,
+                lease,
+                then,
+            }),
+            None => self.dissolved(then, None),
+        }
     }
 
-    fn queue_others(&mut self, mut dissolve: Dissolve) {
+    fn queue_others(&mut self, dissolve: Dissolve) {
         if !self.up {
             return self.pending.push(Task::Dissolve(dissolve));
         }
@@ -698,31 +682,33 @@ impl Client {
             self.requeue(); // the holder has left, and its release lets the others enter
             return self.dissolved(dissolve.then, Some(None));
         }
-        let mut others = self.core.lines.places(self.link, &NAME, &dissolve.others);
+        let mut others = self
+            .core
+            .lines
+            .places(self.link, &NAME, &dissolve.of_core.others);
         if !self.plants(Planted::DissolveQueuesLeavers) {
             others.retain(|(owner, _)| !self.sent.get(owner).is_some_and(|sent| sent.has_ended));
         }
-        dissolve.queued = others.len();
         if dissolve.lease > 0 {
             let until = self.moment() + secs(dissolve.lease);
             self.core.note_request(&NAME, fence(dissolve.token), until);
         }
-        let request = Request::Dissolve(dissolve.first, dissolve.owner, dissolve.lease, others);
+        let (first, owner) = (dissolve.of_core.first.get(), dissolve.of_core.owner);
+        let request = Request::Dissolve(first, owner_of(owner), dissolve.lease, others);
         self.send(request, Task::Dissolve(dissolve));
     }
 
-    fn others_queued(&mut self, dissolve: Dissolve, left: Option<Tick>, asked: Tick) {
-        let Some(left) = left else {
-            self.lose_cohort(dissolve.first);
+    fn others_queued(&mut self, dissolve: Dissolve, queued: usize, until: Option<Moment>) {
+        let Some(until) = until else {
+            self.lose_cohort(dissolve.of_core.first.get());
             return self.dissolved(dissolve.then, Some(None));
         };
         let (token, now) = (fence(dissolve.token), self.moment());
-        let until = at(asked) + less_drift(secs(left));
         self.core.has_queued(&NAME, token);
         let waits = |owner: &&OwnerId| self.core.lines.waits(self.link, &NAME, **owner);
-        let waiting = dissolve.others.iter().filter(waits).count();
+        let waiting = dissolve.of_core.others.iter().filter(waits).count();
         let is_confirmed = self.core.confirm(&NAME, token, until, now);
-        if dissolve.queued < waiting {
+        if queued < waiting {
             self.requeue();
         }
         self.dissolved(dissolve.then, Some(is_confirmed.then_some(until)));
@@ -797,11 +783,7 @@ impl Client {
             return self.lose(id);
         };
         hold.until = hold.until.max(until);
-        hold.confirmed = hold.until.since(now);
         hold.is_claim = false;
-        if self.call(id).stage == Stage::Confirming {
-            self.offer(id);
-        }
     }
 
     // The call: acquire/one.rs and lease/hold.rs
@@ -811,29 +793,14 @@ impl Client {
         self.call(id).hold = Some(Hold {
             token: grant.token.get(),
             until: grant.valid_until.unwrap_or(now),
-            confirmed: grant.validity.max(secs(LEASE.min(CLAIM))),
             is_claim: grant.validity + Duration::from_millis(1) < secs(LEASE),
             offered_until: Some(now + claim_after(self.call(id).missed)),
         });
-        match self.is_silent() {
-            true => self.lose(id),
-            false => self.offer(id),
+        if self.is_silent() {
+            return self.lose(id);
         }
-    }
-
-    /// Returns whether two thirds of the confirmed time are left.
-    fn is_fresh(&self, id: Id) -> bool {
-        let is_fresh = |hold: &Hold| hold.until.since(self.moment()) >= hold.confirmed * 2 / 3;
-        self.calls[&id].hold.as_ref().is_some_and(is_fresh)
-    }
-
-    fn offer(&mut self, id: Id) {
-        if self.is_fresh(id) {
-            self.stage(id, Stage::Offered);
-            return self.wake(id);
-        }
-        self.stage(id, Stage::Confirming);
-        self.renew(id, LEASE);
+        self.stage(id, Stage::Offered);
+        self.wake(id);
     }
 
     fn wake(&mut self, id: Id) {
@@ -846,10 +813,10 @@ impl Client {
 
     pub(crate) fn poll(&mut self, id: Id) {
         self.call(id).woken = None;
-        let is_fresh = self.is_fresh(id);
+        let now = self.moment();
         let call = self.calls.get_mut(&id).expect("a call");
         match (call.stage, &mut call.hold) {
-            (Stage::Offered, Some(hold)) if is_fresh => {
+            (Stage::Offered, Some(hold)) if now < hold.until => {
                 (hold.offered_until, call.stage) = (None, Stage::Inside);
                 return self.began.push((id, hold.token));
             }
@@ -1005,18 +972,14 @@ impl Client {
     }
 
     pub(crate) fn receive(&mut self, message: Message) {
-        let (
-            Sent {
-                task, at: asked, ..
-            },
-            reply,
-        ) = match message {
+        let (sent, reply) = match message {
             Message::Push(found) => return self.take_up(&found, None),
             Message::Reply(sent, reply) => (sent, reply),
         };
+        let (asked, request) = (sent.at, sent.request);
         self.after = self.after.max(asked);
         let until = |left: Tick| at(asked) + less_drift(secs(left));
-        match (task, reply) {
+        match (sent.task, reply) {
             (Task::Own(owner), reply) if self.is_at(owner, Stage::Asked) => {
                 self.answered(owner, &reply, asked);
             }
@@ -1058,7 +1021,11 @@ impl Client {
                 self.answer_renewal((id, token, first), left.map(until));
             }
             (Task::Dissolve(dissolve), Reply::Left(left)) => {
-                self.others_queued(dissolve, left, asked);
+                let queued = match request {
+                    Request::Dissolve(_, _, _, others) => others.len(),
+                    _ => 0,
+                };
+                self.others_queued(dissolve, queued, left.map(until));
             }
             (Task::Probe(granted), Reply::Probed(held, is_gone)) => {
                 if let Some(found) = held {

@@ -19,8 +19,10 @@
 //! # What is not modelled
 //!
 //! The model leaves out several keys, replicas, renewals after the first, `hold_at_least`, moved locks, refusals, the claims
-//! by which the server skips silent clients, the last try of a caller that leaves, a server that loses its state, and clocks that run
-//! unevenly. The batch window ends at any moment, but only before the first batch. A release is repeated without a limit.
+//! by which the server skips silent clients, the last try of a caller that leaves, the rule that a body begins only with two
+//! thirds of its lease, a server that loses its state, and clocks that run unevenly. The timers of a tick run at its start,
+//! unless a tick can be late or a lease is extended. The batch window ends at any moment, but only before the first batch. A
+//! release is repeated without a limit.
 
 #[expect(dead_code, reason = "the model uses a part of the core")]
 #[path = "../../../lock-runtime/src/backend"]
@@ -187,7 +189,7 @@ breaks! {
     nothing_is_passed_on_while_a_grant_is_dissolved: PassesOnWhileDissolving, shared(1).extending(), TOLD;
     a_caller_that_leaves_gives_its_turn_back: LeaverKeepsTurn, queued().slow(&[0]).dropping(), TOLD;
     a_late_answer_seats_nobody: AnswerCountsFromArrival, shared(1).late(), EXCLUSION;
-    a_name_that_was_given_up_is_not_used_again: NameIsReused, queued().late(), FREE;
+    a_name_that_was_given_up_is_not_used_again: NameIsReused, queued().late().breaking(), FREE;
     a_grant_of_callers_that_have_left_is_given_back: NobodyGivesBack, queued().dropping().dropping(), TOLD;
     a_dissolve_outlives_a_lost_answer: DissolveIsNotRepeated, shared(1).extending().breaking(), ORDER;
     a_name_outlives_the_link_that_carried_it: NameEndsWithTheLink, queued().dropping().breaking(), TOLD;

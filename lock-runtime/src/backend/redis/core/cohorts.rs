@@ -119,7 +119,7 @@ enum Next {
 }
 
 /// The members of a cohort that have to queue again, because the member that has the turn keeps the grant alone.
-#[derive(Debug)]
+#[derive(Debug, Clone, Hash)]
 pub(crate) struct Dissolved {
     /// The session in which they wait.
     pub(crate) link: Link,
