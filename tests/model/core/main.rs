@@ -22,7 +22,7 @@
 //! by which the server skips silent clients, the last try of a caller that leaves, the rule that a body begins only with two
 //! thirds of its lease, a server that loses its state, and clocks that run unevenly. The timers of a tick run at its start,
 //! unless a tick can be late or a lease is extended. The batch window ends at any moment, but only before the first batch. A
-//! release is repeated without a limit.
+//! release is repeated without a limit. No scenario has a runtime that does not run.
 
 #[expect(dead_code, reason = "the model uses a part of the core")]
 #[path = "../../../lock-runtime/src/backend"]
@@ -177,7 +177,6 @@ holds! {
     a_link_breaks_and_a_caller_leaves: queued().dropping().breaking();
     a_tick_is_late: queued().late();
     a_caller_is_polled_late_or_never: queued().slow(&[0]).dropping().breaking();
-    a_runtime_does_not_run: queued().slow(&[0, 1]);
     a_member_is_polled_late_or_never: shared(0).slow(&[1]);
     a_member_changes_its_lease_and_a_link_breaks: shared(0).extending().breaking();
     a_member_changes_its_lease_and_a_wait_ends: ending().extending().breaking();
