@@ -282,6 +282,9 @@ async fn report_every_metric() {
     kill.arg("KILL").arg("TYPE").arg("pubsub");
     let _: usize = kill.query_async(&mut connection).await.unwrap();
     until(async || metric("lock_reconnects_total", &[]) > before).await;
+    let leader = client.leader("every").label("every");
+    let while_leading = leader.run(async |_| metric("lock_leader", &[("name", "every")]));
+    assert_eq!(while_leading.await.unwrap(), 1.0);
 }
 
 /// Returns the names of metrics in a text.

@@ -24,7 +24,7 @@ use crate::{
         replicas::{check_nested, with_replicas},
         spec::{AcquireSpec, Budget, busy_outside, busy_with_sibling, failed, too_late},
     },
-    background::Polled,
+    background::{FORKED, Polled, is_forked},
     events::{TARGET, count},
     lease::{
         hold::{HoldState, RenewalDemand},
@@ -55,6 +55,13 @@ pub(crate) async fn counted<T>(
     entering: Pin<&mut impl Future<Output = Result<T, LockError>>>,
 ) -> Result<(T, CallRecord), LockError> {
     let shared = &specs[0].shared;
+    if !shared.backend.maintains_leases() && is_forked() {
+        return Err(LockError::Unreachable {
+            key: specs[0].key.clone(),
+            waited: Duration::ZERO,
+            detail: FORKED.into(),
+        });
+    }
     let mut record = CallRecord::begin(specs);
     // The call is registered before it asks the backend for a lock, and `unless_shut_down` checks for a shutdown before
     // the request is sent. So either the shutdown sees this call, or this call sees the shutdown.

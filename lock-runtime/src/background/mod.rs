@@ -8,6 +8,7 @@ use std::{
     fmt,
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
+    process,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -74,7 +75,21 @@ pub(crate) fn engine() -> &'static Handle {
     &ENGINE
 }
 
+/// The process that has started the engine's thread.
+static STARTED_BY: OnceLock<u32> = OnceLock::new();
+
+/// Returns whether this process was forked after the engine's thread had started. Such a process has no such thread.
+pub(crate) fn is_forked() -> bool {
+    let started_by = STARTED_BY.get();
+    started_by.is_some_and(|process| *process != process::id())
+}
+
+/// The reason why a forked process can use no server.
+pub(crate) const FORKED: &str =
+    "this process was forked after the lock engine had started: make the client after the fork";
+
 fn start_engine() -> Handle {
+    STARTED_BY.get_or_init(process::id);
     let runtime = Builder::new_current_thread()
         .enable_all()
         .build()

@@ -5,8 +5,12 @@ use std::time::{Duration, Instant};
 use lock_runtime::Release;
 use support::{
     epsilon,
+    proxy::FaultProxy,
+    server::RedisServer,
     stores::{MS, SECOND, Store, hold, until_free, until_waiting},
 };
+
+use crate::fixture::client;
 
 /// A member of a cohort is dropped after its turn has come, but before it is polled. The dropped call never entered, so
 /// the client counts no release for it.
@@ -112,4 +116,37 @@ async fn the_first_calls_of_a_client_are_not_in_their_own_way() {
             until_free(&client, "k").await;
         }
     }
+}
+
+/// A member of a cohort extends its lease, so the other member has to queue again. Before the answer comes, the other
+/// member's `wait` ends, and the first member leaves. Nobody queues the other member again, so the next grant is that of
+/// the next caller.
+#[tokio::test]
+async fn a_member_that_leaves_is_not_queued_again() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let (behind, direct) = (client(&proxy.url()).await, client(&server.url()).await);
+    let guard = hold(&direct, "k").await;
+    let lock = behind.lock("k").lease(10 * SECOND);
+    let first = tokio::spawn(lock.clone().wait(20 * SECOND).acquire());
+    until_waiting(&direct, "k", 1).await;
+    let second = tokio::spawn(lock.wait(SECOND).acquire());
+    until_waiting(&direct, "k", 2).await;
+    guard.release().await;
+    let first = first.await.unwrap().unwrap();
+    let token = first.token().get();
+    proxy.hold_replies(true);
+    let extending = first.extend(40 * SECOND);
+    let answer = tokio::time::timeout(1200 * MS, extending).await;
+    answer.expect_err("the proxy holds the answer");
+    let leaving = tokio::spawn(first.release());
+    // The release is sent while the answer to the extension is still missing.
+    tokio::time::sleep(100 * MS).await;
+    proxy.hold_replies(false);
+    leaving.await.unwrap();
+    drop(second.await.unwrap());
+    until_free(&direct, "k").await;
+    // The grant to both members has drawn two tokens, or one, if the second member had left before.
+    let next = hold(&direct, "k").await.token().get();
+    assert!(next <= token + 2, "{next} follows {token}");
 }

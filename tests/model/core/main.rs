@@ -10,11 +10,10 @@
 //! until the new link kills the old one.
 //!
 //! Each planted error is an error of the code around the core. The checker has to find it, because a model that misses it
-//! proves nothing about the rule that the error breaks. `DissolveQueuesLeavers` is no invention: `queue_others` does this
-//! today. While its request is under way, the `wait` of another member ends, and this member leaves the queue. A second
+//! proves nothing about the rule that the error breaks. `DissolveQueuesLeavers` is no invention: the model has
+//! found it in `queue_others`. While its request is under way, the `wait` of another member ends, and this member leaves the queue. A second
 //! request of the holder (its release, or a repeated request after a break) then queues the member again, although it has
-//! left. The server grants the lock to nobody, and keeps it for a claim if the push is lost. The other scenarios leave out
-//! members whose requests have ended.
+//! left. The server grants the lock to nobody, and keeps it for a claim if the push is lost.
 //!
 //! # What is not modelled
 //!

@@ -23,7 +23,7 @@ use crate::{
         memory::{Link, MemoryBackend},
         open::Open,
     },
-    background::Context,
+    background::{Context, FORKED, is_forked},
     client::LockClient,
     connect_error::ConnectError,
     credentials::{Credentials, Source},
@@ -588,6 +588,13 @@ impl LockClientBuilder {
         let context = self.context.clone();
         let context = context.unwrap_or_else(|| Context::of_process().clone());
         let (backend, link) = self.backend(&context, &counters)?;
+        if is_forked() && link.is_none() {
+            return Err(ConnectError::Unreachable {
+                server: backend.server(),
+                waited: Duration::ZERO,
+                detail: FORKED.into(),
+            });
+        }
         Ok(Unconnected {
             backend,
             link,

@@ -13,8 +13,11 @@ use lock_core::{backend::BackendError, key::LockName, lease::Moment, owner::Owne
 
 use crate::limits;
 
+/// For the model, which visits every state.
 #[cfg(test)]
-mod copies;
+mod copies {
+    mod tests;
+}
 
 /// The largest number of callers that one request queues.
 const BATCH_LIMIT: usize = 64;

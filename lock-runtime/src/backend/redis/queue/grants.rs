@@ -164,19 +164,25 @@ async fn queue_others(
     while has_turn() {
         // While the slot of the lock moves, only a script with one key is carried out.
         let is_alone = !is_first && server.sessions.is_cluster();
-        // Members can have left since the last try.
+        // Members can have left since the last try. A member leaves only after the answer (`under_way`), or the server could
+        // queue it again after it has left.
         let entries = match is_alone {
             true => Vec::new(),
             false => server
                 .core
                 .with(|core| core.lines.places(link, &name, &others)),
         };
+        let entries = entries.into_iter().filter_map(|(request, place)| {
+            let under_way = request.send()?;
+            Some((under_way, request, place))
+        });
+        let entries: Vec<_> = entries.collect();
         let keys = [names.grant(), names.companion()];
         let keys = if is_alone { &keys[..1] } else { &keys };
         let mut args = vec![Arg::Text(&grant), Arg::Text(&owner), Arg::Text(&wanted)];
         let texts = entries.iter();
         let texts: Vec<_> = texts
-            .map(|(request, place)| (request.member(), place.to_string()))
+            .map(|(_, request, place)| (request.member(), place.to_string()))
             .collect();
         for (member, place) in &texts {
             args.extend([Arg::Text(member), Arg::Text(place)]);

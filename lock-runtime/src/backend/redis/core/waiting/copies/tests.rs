@@ -6,7 +6,7 @@ use std::{
     hash::{Hash, Hasher},
 };
 
-use super::*;
+use super::super::*;
 use crate::backend::redis::core::Core;
 
 impl<P: Parts> Clone for WaitList<P>
