@@ -886,7 +886,9 @@ fn a_client_that_cannot_connect_again_is_told_why() {
         }
         admin.block_on(ask::<redis::Value>(&mut redis, &command))
     };
-    // The other connection is that of `run`.
+    // After the first call, the client has its session. The other connection is that of `run`.
+    let first = client.lock("first").wait(support::PATIENCE);
+    admin.block_on(first.run(async {})).unwrap();
     admin.block_on(until(async || server.client_count().await == 2));
     run("CONFIG SET maxclients 1");
     // The client subscribes to its channel a moment after it has connected.

@@ -117,7 +117,9 @@ impl Ledger {
         let are_plain = waiting.clone().all(|(_, call)| is_plain(call));
         let (id, _) = waiting.find(|(_, call)| {
             // A release wakes the callers with `notify`.
-            let is_told = call.wanted.woken && since <= released + FREE / 2 + 4 * self.plan.delay;
+            let is_told = call.wanted.woken
+                && released > 0
+                && since <= released + FREE / 2 + 4 * self.plan.delay;
             let free = match self.plan.store {
                 Store::Redlock => FREE_FOR_ROUNDS,
                 _ if (call.wanted.queues || is_told) && !was_retained => FREE,

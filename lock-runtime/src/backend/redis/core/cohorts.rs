@@ -253,7 +253,7 @@ fn replace_others(cohorts: &mut Entries, name: &LockName, now: Moment) -> Vec<Li
 /// The callers that wait and the grants of a client, on one server or one Redis Cluster.
 pub(crate) struct Core<P: Parts> {
     pub(crate) lines: Lines<P>,
-    pub(super) cohorts: Entries,
+    pub(crate) cohorts: Entries,
 }
 
 impl<P: Parts> Default for Core<P> {
