@@ -339,14 +339,19 @@ impl Leader {
     /// # Cancel safety
     /// If the future is dropped after its first poll, the role is given up nevertheless.
     pub async fn resign(&self) {
-        let Some(token) = self.state.resign() else {
+        let Some(hold) = self.state.resign() else {
             return;
         };
         let given_up = |term: &Option<Current>| {
-            let has_role = term.as_ref().is_some_and(|term| term.hold.token == token);
+            let term = term.as_ref();
+            let has_role = term.is_some_and(|term| term.hold.token == hold.token);
             (!has_role).then_some(())
         };
-        self.state.term.until(given_up).await;
+        tokio::select! {
+            biased;
+            () = self.state.term.until(given_up) => {}
+            _ = hold.wait_for_loss() => {}
+        }
     }
 
     /// Gives the role up as [`resign`](Self::resign) does, without waiting, and does not become a candidate again until
@@ -475,15 +480,15 @@ impl State {
         }
     }
 
-    /// Ends the present term of this process. Returns its token.
-    fn resign(&self) -> Option<FencingToken> {
+    /// Ends the present term of this process. Returns its hold.
+    fn resign(&self) -> Option<Arc<HoldState>> {
         let hold = self.term.change(|term| {
             let term = term.as_mut()?;
             term.resigned = true;
             Some(term.hold.clone())
         })?;
         hold.stop_renewals();
-        Some(hold.token)
+        Some(hold)
     }
 }
 

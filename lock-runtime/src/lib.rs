@@ -8,6 +8,7 @@
 //!   represent held locks.
 //! - [`LockError`] says why a call did not complete under its lock. [`ConnectError`] says why a client could not
 //!   connect.
+//! - A [`Leader`] runs a function in one process of a fleet at a time, as the attribute [`macro@leader`] does.
 //! - [`InCurrentHold`] makes a spawned task part of its parent's hold.
 //!
 //! # Fairness

@@ -200,8 +200,9 @@ async fn a_body_that_blocks_keeps_others_out_until_its_lease_ends() {
         });
         until(async || !blocked.is_leader()).await;
         next.await.unwrap().unwrap();
-        ended.store(true, Ordering::SeqCst);
+        // The lease has ended, although the body has not.
         resigning.await.unwrap();
+        ended.store(true, Ordering::SeqCst);
         running.abort();
     }
 }

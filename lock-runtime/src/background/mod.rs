@@ -85,8 +85,7 @@ pub(crate) fn is_forked() -> bool {
 }
 
 /// The reason why a forked process can use no server.
-pub(crate) const FORKED: &str =
-    "this process was forked after the lock engine had started: make the client after the fork";
+pub(crate) const FORKED: &str = "this process was forked after the lock engine had started: fork before the first client is made";
 
 fn start_engine() -> Handle {
     STARTED_BY.get_or_init(process::id);

@@ -49,7 +49,9 @@ pub(crate) fn scoped() -> Option<LockClient> {
 /// for the process by [`install`](Self::install).
 ///
 /// A client has one connection to each server, on a thread of the engine. All calls of the client use this connection,
-/// whatever runtimes they run on. The runtimes need neither a timer nor I/O.
+/// whatever runtimes they run on. The runtimes need neither a timer nor I/O. A process that forks has to do so before its
+/// first client is made: in the child, the engine's thread is missing, so calls return
+/// [`LockError::Unreachable`] at once.
 ///
 /// ```
 /// use lock_runtime::{LockClient, LockError, distributed_lock};
