@@ -28,7 +28,7 @@ async fn schedule(term: Term) -> Result<(), LockError> {
     let missed = term.vacant_for().unwrap_or_default();
     println!("leads {} {}", term.token(), missed.as_millis());
     // A leader that crashes can have run the first of these jobs, so a job must do no harm if it runs twice.
-    let mut job = now() - count(missed);
+    let mut job = now() - count(missed) - 1;
     loop {
         while job <= now() {
             println!("job {job} {}", term.token());

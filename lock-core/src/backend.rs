@@ -145,19 +145,17 @@ pub enum Released {
 /// A step in the record of a leader, which says when a leader was last known to lead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TermStep {
-    /// The term begins, or goes on.
+    /// The leader leads, or is about to give its role up.
     Lead,
-    /// The leader is about to give its role up.
-    End,
     /// Somebody asks the leader to resign.
     Dismiss,
 }
 
-/// The record of a leader before a [step](TermStep).
+/// The record of a leader after a [step](TermStep).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Led {
-    /// The time since the step before this one. `None` if no earlier step is known.
-    pub since: Option<Duration>,
+    /// For how long nobody led before this term. `None` if no earlier term is known.
+    pub vacant_for: Option<Duration>,
     /// Whether the holder is asked to resign.
     pub dismissed: bool,
 }
@@ -441,7 +439,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         extend: Extend,
     ) -> BoxFuture<'a, Result<Renewed, BackendError>>;
 
-    /// Adds a step to the record of the leader whose role is this lock, and returns the record before. Returns `None`, and
+    /// Adds a step to the record of the leader whose role is this lock, and returns the record. Returns `None`, and
     /// changes nothing, if the grant with this token no longer exists. A backend without a queue returns
     /// [`BackendError::Refused`].
     fn lead<'a>(

@@ -234,7 +234,8 @@ pub fn distributed_lock(args: TokenStream, item: TokenStream) -> TokenStream {
 /// # Errors
 ///
 /// Returns the errors of the body, and `LockError::ShutDown` if the client was shut down. Errors that cannot pass, such as
-/// a role on a Redlock, are returned too. A lost lease and an unreachable server are not errors: the call campaigns again.
+/// a role on a Redlock, are returned before the first term. A lost lease and an unreachable server are not errors: the
+/// process becomes a candidate again.
 ///
 /// # Fairness
 ///

@@ -10,7 +10,7 @@ use std::{
 
 use futures_util::future::join;
 use lock_core::{
-    backend::{BackendError, Holder, TermStep},
+    backend::{Backend, BackendError, Holder, TermStep},
     error::{LockError, LossReason},
     fencing::FencingToken,
     key::{KeyError, LockKey},
@@ -19,13 +19,18 @@ use lock_core::{
 };
 
 use crate::{
-    acquire::{deadline::bounded, one, spec::AcquireSpec},
+    acquire::{
+        deadline::bounded,
+        one,
+        spec::{AcquireSpec, CallSite},
+    },
     background::watched::Watched,
     events::{TARGET, metrics},
     guard::{Hold, LockGuard},
     lease::hold::HoldState,
     limits,
     options::{ClientHandle, Settings},
+    patience,
 };
 
 /// A role that one process of a fleet has at a time, such as that of the scheduler.
@@ -39,8 +44,12 @@ use crate::{
 /// term with its lease. A leader needs a queue, so a Redlock and [Redisson's layout](crate::Layout::Redisson) refuse it
 /// with [`LockError::Refused`].
 ///
+/// This value and its clones know of their own terms only. Make one value for a role, and clone it: a second
+/// `client.leader(NAME)` does not know that the first one leads.
+///
 /// # Fairness
-/// Candidates lead in the order in which they queued. A candidate that resigns goes to the end of the queue.
+/// Candidates lead in the order in which they queued. A candidate that resigns, or has queued for 24 hours, goes to the end
+/// of the queue.
 ///
 /// # Cancel safety
 /// Every future of a leader can be dropped at any `.await`. Dropping the future of [`run`](Self::run) drops the body, and
@@ -141,7 +150,7 @@ impl Leader {
 
     /// Sets the name under which spans and metrics report the role. The default is `"unlabelled"`.
     pub fn label(mut self, label: &'static str) -> Self {
-        self.settings.site = crate::acquire::spec::CallSite::Label(label);
+        self.settings.site = CallSite::Label(label);
         self
     }
 
@@ -155,19 +164,22 @@ impl Leader {
     ///
     /// If the lease is lost, or if this process resigns, the body is dropped at its next `.await`. The role is given up
     /// only after the body has been dropped. This process then becomes a candidate again, and calls `body` again when it
-    /// leads next. A candidate has no time limit: it queues until it leads, also if the server cannot be reached for a while.
+    /// leads next. A candidate waits without a limit, even if the server cannot be reached for a while.
     ///
-    /// A body that ignores that it is dropped, because it blocks its thread, keeps the next leader out until it ends, but
-    /// at most until the end of the lease, which is not renewed after [`resign`](Self::resign).
+    /// A body that blocks its thread cannot be dropped. It keeps the next leader out until it ends, but after
+    /// [`resign`](Self::resign) at most until the end of the lease, which is then not renewed.
+    ///
+    /// An `Err` of the body is a value like any other: the call returns it, and the process is no longer a candidate. If the
+    /// body panics, the role is given up, and the panic goes on.
     ///
     /// # Errors
     /// [`LockError::ShutDown`] if the client is shut down: a leader then resigns, and its body is dropped.
     /// [`LockError::Refused`], [`LockError::WrongLayout`], [`LockError::InvalidKey`] or [`LockError::InvalidOptions`] if the
-    /// first campaign fails for another reason than an unreachable server. A lost lease and an unreachable server are not
-    /// errors. After the first term, the call campaigns again after each failure, and logs it with level `WARN`.
+    /// first wait for the role fails for a reason other than an unreachable server. A lost lease and an unreachable server are not
+    /// errors. After the first term, the process becomes a candidate again after each failure, and logs it with level `WARN`.
     ///
     /// # Cancel safety
-    /// Dropping the future drops the body, and then gives the role or the place in the queue up.
+    /// Dropping the future drops the body, and then gives up the role or the place in the queue.
     ///
     /// ```
     /// # use lock_runtime::{LockClient, LockError, Term};
@@ -206,8 +218,11 @@ impl Leader {
         self.check(&spec).await?;
         let (mut failures, mut has_led) = (0, false);
         loop {
-            let resumed = self.state.paused.until(|paused| (!paused).then_some(()));
-            resumed.await;
+            tokio::select! {
+                biased;
+                () = self.state.paused.until(|paused| (!paused).then_some(())) => {}
+                () = spec.shared.shutdown.begun() => return Err(LockError::ShutDown),
+            }
             let entered = tokio::select! {
                 biased;
                 entered = one::enter(&spec, None) => entered,
@@ -262,18 +277,19 @@ impl Leader {
         Fut: Future,
     {
         let (backend, name, token) = (&spec.shared.backend, &spec.name, guard.token());
-        let led = |step| {
+        let leading = Leading::begin(&self.state, &guard, spec.site.label());
+        let patience = (spec.terms.lease.time / 3).min(limits::RELEASE_PATIENCE);
+        let note = || {
             bounded(
                 backend,
-                spec.now() + spec.terms.lease.time / 3,
-                backend.lead(name, token, step),
+                spec.now() + patience,
+                backend.lead(name, token, TermStep::Lead),
             )
         };
-        let vacant_for = match led(TermStep::Lead).await {
-            Some(Ok(Some(led))) => led.since,
+        let vacant_for = match note().await {
+            Some(Ok(Some(led))) => led.vacant_for,
             _ => None,
         };
-        let leading = Leading::begin(&self.state, &guard, spec.site.label());
         tracing::info!(target: TARGET, key = %spec.key, %token, ?vacant_for, "leads");
         let term = Term {
             hold: (*guard).clone(),
@@ -289,15 +305,16 @@ impl Leader {
             let running = pin!(guard.run(body(term)));
             tokio::select! {
                 biased;
-                ended = running => ended.map_or(End::Over, End::Returned),
+                // A body that is to end is not polled.
                 () = self.state.until_resigned(token) => End::Over,
                 () = spec.shared.shutdown.begun() => End::Over,
+                ended = running => ended.map_or(End::Over, End::Returned),
                 () = self.until_term_ends(spec, token, ends) => End::Over,
             }
         };
         leading.resign();
         // The record says from when nobody leads. It is written before the role is given up, over the same connection.
-        join(led(TermStep::End), guard.release()).await;
+        join(note(), guard.release()).await;
         tracing::info!(target: TARGET, key = %spec.key, %token, "leads no longer");
         drop(leading);
         end
@@ -366,11 +383,13 @@ impl Leader {
         self.state.paused.replace(false);
     }
 
-    /// Asks the process that leads to resign. It does so within a third of its lease. Returns the holder of the role, or
-    /// `None` if nobody leads.
+    /// Asks the process that leads to resign. It does so within a third of its lease. Returns the process that was
+    /// asked, or `None` if nobody leads, or if the leader has changed meanwhile. A body that blocks its thread does not notice
+    /// the request.
     ///
     /// # Errors
-    /// Returns the same errors as [`Lock::status`](crate::Lock::status).
+    /// Returns the same errors as [`Lock::status`](crate::Lock::status), and [`LockError::Refused`] for a client that must not
+    /// change locks.
     ///
     /// # Cancel safety
     /// If the future is dropped, it is unknown whether the leader is asked.
@@ -383,25 +402,14 @@ impl Leader {
         let Some(token) = holder.token else {
             return Ok(Some(holder));
         };
-        let spec = self.settings.one(Ok(key))?;
-        let asking = spec
-            .shared
-            .backend
-            .lead(&spec.name, token, TermStep::Dismiss);
-        let asked = bounded(
-            &spec.shared.backend,
-            spec.now() + limits::TRY_PATIENCE,
-            asking,
-        )
-        .await;
-        match asked {
+        let name = self.settings.name(&key)?;
+        let backend = &self.settings.client.shared.backend;
+        let asking = backend.lead(&name, token, TermStep::Dismiss);
+        let until = backend.now() + limits::TRY_PATIENCE;
+        match bounded(backend, until, asking).await {
             Some(Ok(asked)) => Ok(asked.map(|_| holder)),
-            Some(Err(error)) => Err(LockError::from_backend(
-                error,
-                &spec.key,
-                limits::TRY_PATIENCE,
-            )),
-            None => Err(no_answer(&spec)),
+            Some(Err(error)) => Err(LockError::from_backend(error, &key, limits::TRY_PATIENCE)),
+            None => Err(no_answer(backend, key)),
         }
     }
 
@@ -410,23 +418,23 @@ impl Leader {
     /// # Errors
     /// Returns the same errors as [`Lock::status`](crate::Lock::status).
     pub async fn holder(&self) -> Result<Option<Holder>, LockError> {
-        let spec = self.settings.one(self.key.clone())?;
-        let backend = &spec.shared.backend;
-        let started = spec.now();
-        let patience =
-            crate::patience::for_answer(limits::TRY_PATIENCE, backend.round_trip(&spec.name));
-        match bounded(backend, started + patience, backend.status(&spec.name)).await {
+        let key = self.key.clone()?;
+        let name = self.settings.name(&key)?;
+        let backend = &self.settings.client.shared.backend;
+        let started = backend.now();
+        let patience = patience::for_answer(limits::TRY_PATIENCE, backend.round_trip(&name));
+        let asking = backend.status(&name);
+        match bounded(backend, started + patience, asking).await {
             Some(Ok(status)) => Ok(status.holder),
-            Some(Err(error)) => Err(LockError::from_backend(
-                error,
-                &spec.key,
-                spec.now().since(started),
-            )),
-            None => Err(no_answer(&spec)),
+            Some(Err(error)) => {
+                let waited = backend.now().since(started);
+                Err(LockError::from_backend(error, &key, waited))
+            }
+            None => Err(no_answer(backend, key)),
         }
     }
 
-    /// Returns a value that follows who leads, for a candidate as well as for a process that is none.
+    /// Watches who leads, for a candidate as well as for a process that is not one.
     pub fn watch(&self) -> LeaderWatch {
         LeaderWatch {
             leader: self.clone(),
@@ -454,11 +462,11 @@ impl Leader {
     }
 }
 
-fn no_answer(spec: &AcquireSpec) -> LockError {
+fn no_answer(backend: &Arc<dyn Backend>, key: LockKey) -> LockError {
     LockError::Unreachable {
-        key: spec.key.clone(),
+        key,
         waited: limits::TRY_PATIENCE,
-        detail: spec.shared.backend.no_answer().into(),
+        detail: backend.no_answer().into(),
     }
 }
 
@@ -565,10 +573,11 @@ impl Term {
         self.hold.token()
     }
 
-    /// Returns for how long nobody led before this term, by the server's clock, so that a scheduler can catch up. After a
-    /// crash, the time begins when the crashed leader last said that it leads, up to a third of its lease before the crash.
-    /// Nothing that the crashed leader left out is therefore outside this time. Returns `None` if no earlier term is known:
-    /// nobody led in the last 30 days, the server has lost its state, or it did not answer.
+    /// Returns for how long nobody led before this term, by the server's clock, so that a scheduler can catch up. If the leader
+    /// before crashed, or its call was dropped, the time begins up to a third of its lease earlier, so some jobs may run twice.
+    /// If a leader crashes while it catches up, the next one does not learn of the rest: where each job counts, store which
+    /// jobs are done. Returns `None` if no earlier term is known: nobody led in the last 30 days, the server has lost its
+    /// state, or it did not answer.
     #[must_use]
     pub fn vacant_for(&self) -> Option<Duration> {
         self.vacant_for
@@ -580,8 +589,8 @@ impl Term {
         self.hold.remaining()
     }
 
-    /// Waits until the term is over: the lease is lost, or this process has resigned. The body itself is dropped then. The
-    /// method is for tasks that the body has spawned.
+    /// Waits until the term is over: the body has ended, the lease is lost, or this process has resigned. The method is for
+    /// tasks that the body has spawned; the body itself is dropped.
     ///
     /// # Cancel safety
     /// The future can be dropped, and the method can be called again.
@@ -623,7 +632,7 @@ pub enum Role {
         /// When this process learnt that nobody leads.
         since: Instant,
     },
-    /// The server has not answered.
+    /// The server has not answered, or was not asked yet.
     Unknown {
         /// Since when this process does not know who leads.
         since: Instant,
@@ -670,8 +679,8 @@ impl LeaderWatch {
         &self.seen
     }
 
-    /// Waits until somebody else leads, or nobody, or until the server answers again or no longer. The first call usually
-    /// returns at once. A term of this process is seen when it begins and when it ends. Other changes are seen within a
+    /// Waits until somebody else leads, or nobody, or until the server stops answering, or answers again. The first call
+    /// usually returns at once. A term of this process is seen when it begins and when it ends. Other changes are seen within a
     /// third of the lease: the method asks the server that often.
     ///
     /// # Cancel safety

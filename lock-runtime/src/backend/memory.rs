@@ -173,8 +173,9 @@ struct Common {
     /// The callers to wake after the registry's mutex is unlocked. A woken caller can be polled at once and lock the
     /// mutex, so callers are not woken earlier.
     woken: Vec<Arc<Notify>>,
-    /// The records of the leaders: when a leader was last known to lead, and which holder is asked to resign.
-    terms: HashMap<LockName, (Moment, Option<FencingToken>)>,
+    /// The records of the leaders: when a leader was last known to lead, the token of its term, and the record that the leader
+    /// reads.
+    terms: HashMap<LockName, (Moment, FencingToken, Led)>,
 }
 
 /// A lock that a caller holds or waits for.
@@ -304,16 +305,19 @@ impl Registry {
             let leads = |held: &&Held| held.token == token && held.stage == Stage::Entered;
             slot.held.as_ref().filter(leads)?;
             let before = common.terms.get(name).copied();
-            let asked = before.and_then(|(_, asked)| asked);
-            let asked_now = match step {
-                TermStep::Dismiss => Some(token),
-                TermStep::Lead | TermStep::End => asked,
+            let first = Led {
+                vacant_for: before.map(|(led, ..)| now.since(led)),
+                dismissed: false,
             };
-            common.terms.insert(name.clone(), (now, asked_now));
-            Some(Led {
-                since: before.map(|(led, _)| now.since(led)),
-                dismissed: asked == Some(token),
-            })
+            let of_term = before.filter(|(_, of, _)| *of == token);
+            let mut led = of_term.map_or(first, |(.., led)| led);
+            let last = match step {
+                TermStep::Lead => now,
+                TermStep::Dismiss => before.map_or(now, |(last, ..)| last),
+            };
+            led.dismissed |= step == TermStep::Dismiss;
+            common.terms.insert(name.clone(), (last, token, led));
+            Some(led)
         })
     }
 

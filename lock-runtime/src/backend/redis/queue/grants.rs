@@ -391,7 +391,7 @@ async fn release_until(
     }
 }
 
-/// Adds a step to the record of a leader, and returns the record before.
+/// Adds a step to the record of a leader, and returns the record.
 pub(crate) async fn lead(
     server: &Arc<Server>,
     name: &LockName,
@@ -411,17 +411,16 @@ pub(crate) async fn lead(
     let record = format!("{}:term:fence", names.grant());
     let step = match step {
         TermStep::Lead => "lead",
-        TermStep::End => "end",
         TermStep::Dismiss => "dismiss",
     };
-    let kept = millis(TERM_KEPT);
-    let args = [Arg::Text(&grant), Arg::Text(step), Arg::Text(&kept)];
+    let (kept, token) = (millis(TERM_KEPT), token.to_string());
+    let args = [&grant, step, &kept, &token].map(Arg::Text);
     let keys = [names.grant(), &record];
     let answered = server.run(name, &scripts::LEAD, &keys, &args).await?;
     let led: Option<(i64, bool)> =
         redis::from_redis_value(answered.value).map_err(|error| not_understood(&error))?;
-    Ok(led.map(|(since, dismissed)| Led {
-        since: u64::try_from(since).ok().map(Duration::from_millis),
+    Ok(led.map(|(vacant, dismissed)| Led {
+        vacant_for: u64::try_from(vacant).ok().map(Duration::from_millis),
         dismissed,
     }))
 }
