@@ -488,3 +488,49 @@ async fn a_leader_that_is_killed_or_stopped_is_replaced() {
     let (last, _) = second.leads().await;
     assert!(last > after);
 }
+
+/// A dismissal does not count as a sign of life of the leader.
+#[tokio::test]
+async fn a_dismissal_does_not_shorten_the_time_without_a_leader() {
+    for store in [Store::memory(), Store::redis().await] {
+        let [one, two] = store.clients().await;
+        let mut first = Candidate::start(leader(&one));
+        first.leads().await;
+        // The runtime of this test does not run, so the leader gives no sign of life and reads no request.
+        let led = Instant::now();
+        thread::sleep(300 * MS);
+        leader(&two).dismiss().await.unwrap();
+        first.running.abort();
+        until_free(&two, KEY).await;
+        let vacant = leader(&two).run(async |term| term.vacant_for());
+        let vacant = vacant.await.unwrap().unwrap();
+        assert!(
+            vacant >= 300 * MS && vacant <= led.elapsed() + support::epsilon(),
+            "{vacant:?}"
+        );
+    }
+}
+
+/// The role is granted while the candidate pauses. Its body does not run.
+#[tokio::test]
+async fn a_body_does_not_begin_in_a_pause() {
+    on_stores_with_a_queue(async |store| {
+        let [one, two] = store.clients().await;
+        let mut first = Candidate::start(leader(&one));
+        first.leads().await;
+        let mut second = Candidate::start(leader(&two));
+        until_waiting(&one, KEY, 1).await;
+        second.leader.pause();
+        first.leader.resign().await;
+        first.leads().await;
+        assert!(second.terms.try_recv().is_err());
+        // A shutdown ends the call of a candidate that pauses.
+        two.shutdown().await;
+        assert!(matches!(
+            second.running.await.unwrap(),
+            Err(LockError::ShutDown)
+        ));
+        first.running.abort();
+    })
+    .await;
+}
