@@ -302,10 +302,11 @@ impl Leader {
             spec.now() + (time - shorter)
         });
         let end = {
-            let running = pin!(guard.run(body(term)));
+            // A body that is to end is neither made nor polled.
+            let (guard, body) = (&guard, &mut *body);
+            let running = pin!(async move { guard.run(body(term)).await });
             tokio::select! {
                 biased;
-                // A body that is to end is not polled.
                 () = self.state.until_resigned(token) => End::Over,
                 () = spec.shared.shutdown.begun() => End::Over,
                 ended = running => ended.map_or(End::Over, End::Returned),

@@ -357,12 +357,21 @@ fn keeps_for_its_own(model: &Model, id: CallId) -> bool {
     !model.rules.own_clock && call.spec.at_least && call.spec.keys.iter().any(waits_itself)
 }
 
-/// Returns whether the call `waiting` gets a lock when the call `release` leaves.
+/// Returns whether the call `waiting` gets a lock when the call `release` leaves. Returns false if the client of `waiting` does
+/// not know yet that an older hold of this lock is gone: it may learn of that from the new grant before `waiting` is dropped.
 fn would_get(model: &Model, release: CallId, waiting: CallId) -> bool {
     let entries = &model.calls[&release].entries;
     entries.iter().any(|entry| {
         let hold = &model.holds[entry.hold];
-        hold.entries == 1 && hold.stands && model.keys[hold.key].queue.front() == Some(&waiting)
+        let unaware = model.holds.iter().any(|older| {
+            older.key == hold.key
+                && older.client == model.calls[&waiting].spec.client
+                && older.entries > 0
+                && !older.stands
+                && !older.known_lost
+        });
+        let is_next = model.keys[hold.key].queue.front() == Some(&waiting);
+        hold.entries == 1 && hold.stands && is_next && !unaware
     })
 }
 
