@@ -1,7 +1,7 @@
 //! `lockctl leader` and `lockctl resign`: who has a role, and a request to give it up.
 
 use clap::Args;
-use lock_runtime::LockClient;
+use lock_runtime::{FencingToken, LockClient};
 use serde::Serialize;
 
 use crate::{
@@ -49,7 +49,7 @@ pub(crate) async fn resign(
             .and_then(|leader| leader.caller.as_ref().map(Origin::from)),
         token: leader
             .as_ref()
-            .and_then(|leader| leader.token.map(|token| token.get())),
+            .and_then(|leader| leader.token.map(FencingToken::get)),
     };
     write_one(format, &report, || match &leader {
         Some(leader) => format!(
