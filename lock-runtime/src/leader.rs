@@ -10,10 +10,10 @@ use std::{
 
 use futures_util::future::join;
 use lock_core::{
-    backend::{Backend, BackendError, Holder, TermStep},
+    backend::{BackendError, Holder, TermStep},
     error::{LockError, LossReason},
     fencing::FencingToken,
-    key::{KeyError, LockKey},
+    key::LockKey,
     lease::{MIN_LEASE, Moment},
     options::MAX_WAIT,
 };
@@ -29,8 +29,8 @@ use crate::{
     guard::{Hold, LockGuard},
     lease::hold::HoldState,
     limits,
+    lock::Lock,
     options::{ClientHandle, Settings},
-    patience,
 };
 
 /// A role that one process of a fleet has at a time, such as that of the scheduler.
@@ -78,8 +78,8 @@ use crate::{
 #[derive(Clone)]
 #[must_use = "a leader does nothing until it runs"]
 pub struct Leader {
-    key: Result<LockKey, KeyError>,
-    settings: Settings,
+    /// The role.
+    lock: Lock,
     state: Arc<State>,
 }
 
@@ -102,7 +102,7 @@ struct Current {
 impl fmt::Debug for Leader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Leader")
-            .field("key", &self.key)
+            .field("lock", &self.lock)
             .field("is_leader", &self.is_leader())
             .finish_non_exhaustive()
     }
@@ -125,8 +125,7 @@ impl Leader {
         settings.options.wait = Some(MAX_WAIT);
         settings.options.renew = Some(true);
         Self {
-            key: LockKey::new(format!("leader:{name}")),
-            settings,
+            lock: Lock::with(settings, LockKey::new(format!("leader:{name}"))),
             state: Arc::default(),
         }
     }
@@ -134,7 +133,7 @@ impl Leader {
     /// Sets the lease time of a term, from one second to 24 hours. The engine renews the lease while the body runs. After
     /// a crash of the leader, nobody leads for at most the rest of this time.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.settings.options.lease = Some(lease);
+        self.lock.settings.options.lease = Some(lease);
         self
     }
 
@@ -144,19 +143,19 @@ impl Leader {
     pub fn max_term(mut self, max_term: Duration) -> Self {
         let max_term = max_term.max(MIN_LEASE);
         // A body that blocks its thread does not see the end of its term. Its lease then runs out.
-        self.settings.options.max_hold = Some(max_term);
+        self.lock.settings.options.max_hold = Some(max_term);
         self
     }
 
     /// Sets the name under which spans and metrics report the role. The default is `"unlabelled"`.
     pub fn label(mut self, label: &'static str) -> Self {
-        self.settings.site = CallSite::Label(label);
+        self.lock.settings.site = CallSite::Label(label);
         self
     }
 
     /// Sets the namespace of the role, instead of the client's namespace.
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
-        self.settings.namespace = Some(namespace.into());
+        self.lock.settings.namespace = Some(namespace.into());
         self
     }
 
@@ -214,7 +213,7 @@ impl Leader {
         F: FnMut(Term) -> Fut,
         Fut: Future,
     {
-        let spec = self.settings.one(self.key.clone())?;
+        let spec = self.lock.spec()?;
         self.check(&spec).await?;
         let (mut failures, mut has_led) = (0, false);
         loop {
@@ -296,7 +295,7 @@ impl Leader {
             vacant_for,
             state: self.state.clone(),
         };
-        let ends = self.settings.options.max_hold.map(|time| {
+        let ends = self.lock.settings.options.max_hold.map(|time| {
             let shorter =
                 (time / 10).mul_f64(f64::from(spec.shared.context.chance()) / f64::from(u32::MAX));
             spec.now() + (time - shorter)
@@ -395,23 +394,16 @@ impl Leader {
     /// # Cancel safety
     /// If the future is dropped, it is unknown whether the leader is asked.
     pub async fn dismiss(&self) -> Result<Option<Holder>, LockError> {
-        let key = self.key.clone()?;
-        self.settings.client.may_change(&key)?;
+        self.lock.spec()?; // the client may change locks
         let Some(holder) = self.holder().await? else {
             return Ok(None);
         };
         let Some(token) = holder.token else {
             return Ok(Some(holder));
         };
-        let name = self.settings.name(&key)?;
-        let backend = &self.settings.client.shared.backend;
-        let asking = backend.lead(&name, token, TermStep::Dismiss);
-        let until = backend.now() + limits::TRY_PATIENCE;
-        match bounded(backend, until, asking).await {
-            Some(Ok(asked)) => Ok(asked.map(|_| holder)),
-            Some(Err(error)) => Err(LockError::from_backend(error, &key, limits::TRY_PATIENCE)),
-            None => Err(no_answer(backend, key)),
-        }
+        let lock = self.lock.clone().wait(Duration::ZERO);
+        let asking = lock.ask(|backend, name| backend.lead(name, token, TermStep::Dismiss));
+        Ok(asking.await?.map(|_| holder))
     }
 
     /// Reads which process leads; `None` if nobody leads.
@@ -419,23 +411,11 @@ impl Leader {
     /// # Errors
     /// Returns the same errors as [`Lock::status`](crate::Lock::status).
     pub async fn holder(&self) -> Result<Option<Holder>, LockError> {
-        let key = self.key.clone()?;
-        let name = self.settings.name(&key)?;
-        let backend = &self.settings.client.shared.backend;
-        let started = backend.now();
-        let patience = patience::for_answer(limits::TRY_PATIENCE, backend.round_trip(&name));
-        let asking = backend.status(&name);
-        match bounded(backend, started + patience, asking).await {
-            Some(Ok(status)) => Ok(status.holder),
-            Some(Err(error)) => {
-                let waited = backend.now().since(started);
-                Err(LockError::from_backend(error, &key, waited))
-            }
-            None => Err(no_answer(backend, key)),
-        }
+        let lock = self.lock.clone().wait(Duration::ZERO);
+        Ok(lock.status().await?.holder)
     }
 
-    /// Watches who leads, for a candidate as well as for a process that is not one.
+    /// Watches which process leads. The calling process need not be a candidate.
     pub fn watch(&self) -> LeaderWatch {
         LeaderWatch {
             leader: self.clone(),
@@ -460,14 +440,6 @@ impl Leader {
             Ok(None) => Role::Vacant { since },
             Err(_) => Role::Unknown { since },
         }
-    }
-}
-
-fn no_answer(backend: &Arc<dyn Backend>, key: LockKey) -> LockError {
-    LockError::Unreachable {
-        key,
-        waited: limits::TRY_PATIENCE,
-        detail: backend.no_answer().into(),
     }
 }
 
@@ -610,7 +582,7 @@ impl Term {
     }
 }
 
-/// Who leads, as one process sees it.
+/// The leader of a role, as one process sees it.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Role {
@@ -687,9 +659,9 @@ impl LeaderWatch {
     /// # Cancel safety
     /// The future can be dropped, and the method can be called again.
     pub async fn changed(&mut self) -> Role {
-        let backend = &self.leader.settings.client.shared.backend;
-        let lease = self.leader.settings.options.lease;
-        let every = lease.unwrap_or(self.leader.settings.client.defaults.lease) / 3;
+        let backend = &self.leader.lock.settings.client.shared.backend;
+        let lease = self.leader.lock.settings.options.lease;
+        let every = lease.unwrap_or(self.leader.lock.settings.client.defaults.lease) / 3;
         loop {
             let own = leads(&self.leader.state.term.get());
             let role = self.leader.role().await;

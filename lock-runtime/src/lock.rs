@@ -73,15 +73,16 @@ pub enum ForcedRelease {
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct Lock {
     key: Result<LockKey, KeyError>,
-    settings: Settings,
+    pub(crate) settings: Settings,
 }
 
 impl Lock {
     pub(crate) fn new(client: ClientHandle, key: Result<LockKey, KeyError>) -> Self {
-        Self {
-            key,
-            settings: Settings::new(client),
-        }
+        Self::with(Settings::new(client), key)
+    }
+
+    pub(crate) fn with(settings: Settings, key: Result<LockKey, KeyError>) -> Self {
+        Self { key, settings }
     }
 
     option_setters!();
@@ -92,7 +93,7 @@ impl Lock {
         Ok((key, name))
     }
 
-    fn spec(&self) -> Result<AcquireSpec, LockError> {
+    pub(crate) fn spec(&self) -> Result<AcquireSpec, LockError> {
         self.settings.one(self.key.clone())
     }
 
@@ -251,7 +252,7 @@ impl Lock {
 
     /// Sends a request about the lock to the backend. Waits at most `wait` for the answer, or [`limits::TRY_PATIENCE`] if `wait`
     /// is zero.
-    async fn ask<T>(
+    pub(crate) async fn ask<T>(
         &self,
         question: impl for<'a> FnOnce(
             &'a dyn Backend,
