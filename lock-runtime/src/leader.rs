@@ -192,9 +192,10 @@ impl Leader {
     ///         while next_job().await {}
     ///     }).await
     /// }
-    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
     /// # schedule(LockClient::connect("memory:").await.unwrap()).await.unwrap();
-    /// # });
+    /// # }
     /// ```
     pub fn run<F, Fut>(
         &self,
