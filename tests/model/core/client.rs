@@ -347,9 +347,9 @@ impl Client {
     fn wanted(&mut self, owner: Owner, place: Option<u64>, number: Place) -> Wanted {
         let now = self.now * TICK;
         let first_sent = &mut self.sent(owner).first_sent;
-        let age = first_sent.map(|before| -(now.saturating_sub(before).max(1) as i64));
+        let before = *first_sent;
         first_sent.get_or_insert(now + number);
-        place.map(|place| place as i64).or(age)
+        place.or(before)
     }
 
     // The acquisition: queue/attempt.rs

@@ -23,8 +23,8 @@ pub(crate) struct Owner {
     pub(crate) name: u8,
 }
 
-/// The place that a request names: a place from an earlier reply, or the age of the first request as a negative number.
-pub(crate) type Wanted = Option<i64>;
+/// The place that a request names: a place from an earlier reply, or the time of the first request.
+pub(crate) type Wanted = Option<Place>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Request {
@@ -217,11 +217,7 @@ impl Server {
         if let Some((place, _)) = self.queue.iter().find(|(_, queued)| *queued == owner) {
             return *place;
         }
-        let place = wanted.map(|wanted| match u64::try_from(wanted) {
-            Ok(place) => place,
-            Err(_) => self.placed - wanted.unsigned_abs(),
-        });
-        let place = place.filter(|place| self.is_alive(*place));
+        let place = wanted.filter(|place| self.is_alive(*place));
         let place = place.unwrap_or_else(|| {
             let last = self.queue.last().map_or(0, |(last, _)| last + 1);
             self.placed = self.placed.max(last);
@@ -239,7 +235,10 @@ impl Server {
             return Reply::Granted(self.give(run, vec![owner], LEASE));
         }
         match self.held_by(owner).and(self.found(run)) {
-            Some(found) => Reply::Held(found, self.before_all()),
+            Some(found) => {
+                let place = self.before_all();
+                Reply::Held(found, wanted.unwrap_or(place).min(place))
+            }
             None => Reply::Queued(self.enqueue(owner, wanted)),
         }
     }
@@ -247,8 +246,8 @@ impl Server {
     fn queue(&mut self, run: &mut Run<'_>, callers: &[(Owner, Wanted)]) -> Reply {
         let places = callers.iter().map(|(owner, wanted)| {
             if self.held_by(*owner).is_some() {
-                let place = wanted.and_then(|wanted| Place::try_from(wanted).ok());
-                return place.unwrap_or_else(|| self.before_all());
+                let place = self.before_all();
+                return wanted.unwrap_or(place).min(place);
             }
             self.placed += 1;
             self.enqueue(*owner, *wanted)
@@ -292,7 +291,7 @@ impl Server {
         held.owners.truncate(last + 1);
         let left = self.renew(run, first, lease);
         for (owner, place) in others {
-            self.enqueue(*owner, Some(*place as i64));
+            self.enqueue(*owner, Some(*place));
         }
         left
     }

@@ -6,7 +6,7 @@ use crate::{
 };
 
 /// Each seed, and the steps that lead from its plan to the plan that failed (see [`follow`]).
-const FAILED: [(u64, &[usize]); 33] = [
+const FAILED: [(u64, &[usize]); 35] = [
     (0, &[]),
     (18, &[]),
     (256, &[]),
@@ -42,6 +42,8 @@ const FAILED: [(u64, &[usize]); 33] = [
     (1_040_057_186, &[2, 2, 5, 5, 9, 2, 2]),
     (1_100_002_257, &[]),
     (7_800_005_690, &[12, 14, 15]),
+    (7_860_002_023, &[]),
+    (7_860_002_227, &[]),
     (1_795_623_484_464, &[5, 11, 11, 11, 13]),
 ];
 

@@ -145,9 +145,8 @@ impl Ledger {
     ) -> Option<Broken> {
         let is_certain = self.plan.replicas == 0 && self.plan.faults.iter().all(keeps_timing);
         let seen = &state.keys.get(key)?.seen;
-        // A place that the caller does not know is computed when its request is sent again, from the age of the first
-        // request. If the server has forgotten the script, the request needs three messages: itself, the error, and the
-        // request with the source of the script.
+        // A place that the caller does not know is its own estimate of the server's time of its first request. The
+        // estimate errs by up to one round trip, and the first request itself needed one message.
         let late = 1_000 * (PLACE_SLACK + 3 * self.plan.delay);
         let mut waiters = queues.iter().flat_map(|(server, queue)| {
             let waiters = queue.waiters.iter();

@@ -42,10 +42,12 @@ impl Ledger {
         let given_up: Vec<CallId> = given_up.map(|(id, _)| *id).collect();
         for (key, this) in &mut state.keys {
             let held = |inside: &Inside| !inside.hold.remaining().is_zero();
-            // A call that waits for several keys may already hold this key.
+            // A call that waits for several keys may already hold this key. A call whose pauses are longer than a claim
+            // misses each of its turns, and returns to its old place until its wait is over.
             let keeps = |(id, call): (&CallId, &Call)| {
+                let misses_all = call.wanted.pause.is_some_and(|pause| pause >= CLAIM);
                 call.waits
-                    && call.wanted.keys.len() > 1
+                    && (call.wanted.keys.len() > 1 || misses_all)
                     && call.wanted.keys.contains(key)
                     && !given_up.contains(id)
             };

@@ -206,8 +206,8 @@ impl Call {
         );
         let member = format!("{owner}|{session}|{lease}|{wait}|{words}");
         let until = (now + self.choice(2, &[0, 1, 40]) * STEP * 1000).to_string();
-        // A place, or the age of an earlier request.
-        let place = self.choice(4, &[&*until, "-1", "-1000000"]);
+        let earlier = (now - 1_000_000).to_string();
+        let place = self.choice(4, &[&*until, &*earlier, "1"]);
         let leave = self.choice(2, &["enter", "abandon"]);
         let restart = self.choice(
             2,
@@ -267,7 +267,6 @@ impl Call {
             "dissolve" => {
                 let next = OWNERS[(self.owner + 1) % 3];
                 let neighbour = format!("{next}|{session}|{lease}|{wait}|{words}");
-                let place = if place.starts_with('-') { "7" } else { place };
                 (
                     native[..2].to_vec(),
                     text(&[&token, owner, lease, &neighbour, place]),

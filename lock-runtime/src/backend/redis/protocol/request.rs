@@ -131,21 +131,21 @@ impl AcquireRequest {
         }
     }
 
-    /// Returns the script argument that names the caller's place, for a request that is sent at `now`. If the answer to
-    /// the first request was lost, the argument is the age of that request, as a negative number of µs. The server then
-    /// computes the place, because places are times of the server's clock. A first request has an empty argument, and
-    /// counts as sent at `first`. The callers of a batch have different moments `first`, so that they stay in order.
+    /// Returns the script argument that names the caller's place. If the answer to the first request was lost, the
+    /// argument is the server's time at which that request was sent: a repeated request may be under way for long, but
+    /// asks for the old place. A first request has an empty argument, and counts as sent at `first`. The callers of a
+    /// batch have different moments `first`, so that they stay in order.
     pub(crate) fn place_to_request(
         &self,
+        connection: &Connection,
         place: Option<u64>,
-        now: Moment,
         first: Moment,
     ) -> String {
         let first_sent = self.first_sent.get().copied();
         let _ = self.first_sent.set(first);
         match (place, first_sent) {
             (Some(place), _) => place.to_string(),
-            (None, Some(sent)) => format!("-{}", now.since(sent).as_micros().max(1)),
+            (None, Some(sent)) => connection.server_micros(sent).max(1).to_string(),
             (None, None) => String::new(),
         }
     }
@@ -289,8 +289,7 @@ impl AcquireRequest {
             let place = if self.wait.is_zero() {
                 String::new()
             } else {
-                let now = self.context.now();
-                self.place_to_request(place, now, now)
+                self.place_to_request(connection, place, self.context.now())
             };
             let args = [
                 tail.as_str(),

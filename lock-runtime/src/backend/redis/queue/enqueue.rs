@@ -136,7 +136,7 @@ async fn send_batch(
             let first = now + Duration::from_micros(number);
             (
                 request.member(),
-                request.place_to_request(stored.place, now, first),
+                request.place_to_request(connection, stored.place, first),
             )
         })
         .collect();

@@ -29,9 +29,10 @@ if not held then
 end
 if held and string.find(held, owner, 1, true) then
   -- An earlier request of the caller was carried out, so the caller already holds the lock. Returns the grant, the time
-  -- left of the grant in ms, and a place before the places of all waiters.
+  -- left of the grant in ms, and the caller's place, which is before the places of all waiters.
   local time = redis.call('TIME')
-  local place = before_all(KEYS[2], time[1] * 1000000 + time[2], ARGV[7])
+  local now = time[1] * 1000000 + time[2]
+  local place = math.min(before_all(KEYS[2], now), tonumber(ARGV[7] or now))
   return { 'held', held, left_of(KEYS[1], held), string.format('%.0f', place) }
 end
 if ARGV[4] == '0' then

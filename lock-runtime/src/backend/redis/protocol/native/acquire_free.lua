@@ -10,8 +10,8 @@
 -- 4. the caller's wait in ms (0: the caller is not queued)
 -- 5. time within which a session must confirm a grant (a claim), in ms
 -- 6. time limit (server time in µs, '' if there is none); after this limit, the script does nothing
--- 7. the place (µs) at which to queue the caller, or the age of its first request as a negative number (µs); given only
---    if the answer to an earlier request was lost
+-- 7. the place (µs) at which to queue the caller, or the server time (µs) of its first request if the answer was lost;
+--    given only for a caller that has asked before
 
 if ARGV[6] ~= '' then
   local time = redis.call('TIME')

@@ -18,9 +18,6 @@ local function enqueue()
   local score = time[1] * 1000000 + time[2]
   local wait = tonumber(ARGV[4])
   local old = ARGV[7] and tonumber(ARGV[7])
-  if old and old < 0 then
-    old = score + old
-  end
   local has_place = old and old < score and old + wait * 1000 > score
   if has_place then
     score = old

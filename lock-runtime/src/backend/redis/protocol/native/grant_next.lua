@@ -72,13 +72,10 @@ local function left_of(grant, held)
 end
 
 -- Returns a place before the places of all waiters. The script reports this place for an owner that already holds the
--- lock, because such an owner is no longer in the queue. Scores in the first second of 1970 are not places. `asked` is the
--- place that the owner's request names: if it is an age (see queue.lua), the place is not later than its first request.
-local function before_all(queue, now, asked)
+-- lock, because such an owner is no longer in the queue. Scores in the first second of 1970 are not places.
+local function before_all(queue, now)
   local head = redis.call('ZRANGE', queue, 1000000, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')[2]
-  local place = math.min(tonumber(head or now), now) - 1
-  local age = tonumber(asked or '') or 0
-  return age < 0 and math.min(place, now + age) or place
+  return math.min(tonumber(head or now), now) - 1
 end
 
 -- Forms a cohort. `owner`, `session_id`, `lease`, `wait` and `words` describe the first waiter, which the calling

@@ -8,8 +8,8 @@
 -- 2. token floor (see next_token.lua)
 -- 3. time within which a session must confirm a grant (a claim), in ms
 -- 4. time limit (server time in µs, '' if there is none)
--- 5. for each caller: `owner|session_id|lease|wait|words`, and then its place (the score from an earlier reply), the age
---    of its first request as a negative number (µs) if the reply was lost, or '' if this is its first request
+-- 5. for each caller: `owner|session_id|lease|wait|words`, and then its place (the score from an earlier reply), the
+--    server time (µs) of its first request if the reply was lost, or '' if this is its first request
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 if ARGV[4] ~= '' and now > tonumber(ARGV[4]) then
@@ -42,13 +42,10 @@ for i = 5, #ARGV, 2 do
   end
   if held and string.find(held, owner, 1, true) then
     -- An earlier request was carried out, so this owner has already been granted the lock.
-    places[#places + 1] = string.find(ARGV[i + 1], '^%d') and ARGV[i + 1]
-      or string.format('%.0f', before_all(KEYS[2], now, ARGV[i + 1]) - (#ARGV - i))
+    local first = before_all(KEYS[2], now) - (#ARGV - i)
+    places[#places + 1] = string.format('%.0f', math.min(first, tonumber(ARGV[i + 1]) or now))
   else
     local score = ARGV[i + 1]
-    if score ~= '' and tonumber(score) < 0 then
-      score = string.format(PLACE, now + score)
-    end
     -- A place is the time at which the caller's wait began. If the clock has been set forward, the wait may seem to be
     -- over, although the caller is still waiting. The caller then gets a new place.
     if score == '' or score + wait * 1000 <= now then
