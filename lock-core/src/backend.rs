@@ -12,7 +12,7 @@ use crate::{
     fencing::FencingToken,
     key::LockName,
     lease::{Grant, LeaseTerms, Moment},
-    options::Replicas,
+    options::{Mode, Replicas},
     owner::OwnerId,
 };
 
@@ -28,6 +28,8 @@ pub struct Request {
     pub owner: OwnerId,
     /// The length of the lease, and whether the lease is renewed.
     pub lease: LeaseTerms,
+    /// Who else can be inside the lock.
+    pub mode: Mode,
     /// The longest time for which the acquisition waits. With a `wait` of zero, the acquisition makes one attempt and
     /// never queues. For a caller with [`Strategy::Spin`](crate::options::Strategy::Spin), the engine makes one such
     /// attempt after another.
@@ -167,8 +169,10 @@ pub const TERM_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Status {
-    /// The holder, if the lock is held.
+    /// The holder, if the lock is held. If readers hold the lock, this is the first of them.
     pub holder: Option<Holder>,
+    /// The other readers, if several hold the lock; at most 1,000.
+    pub others: Vec<Holder>,
     /// The number of waiters in the queue.
     pub waiters: usize,
 }
@@ -177,7 +181,11 @@ impl Status {
     /// Describes a lock with this holder and this number of waiters.
     #[must_use]
     pub fn new(holder: Option<Holder>, waiters: usize) -> Self {
-        Self { holder, waiters }
+        Self {
+            holder,
+            others: Vec::new(),
+            waiters,
+        }
     }
 }
 
@@ -195,6 +203,8 @@ pub struct Holder {
     /// The length of the holder's lease. For a kept lock, this is the time for which the lock was kept when its hold
     /// ended. `None` in Redisson's layout, and for the in-process backend.
     pub lease: Option<Duration>,
+    /// Who else can be inside the lock.
+    pub mode: Mode,
     /// Whether the hold has ended, and the lock is only kept for the rest of its `hold_at_least`. The other fields
     /// describe the hold that has ended. If callers of the last holder's session wait for the lock, that session keeps
     /// the lock, and only its own client sees that the lock is kept.
@@ -217,6 +227,7 @@ impl Holder {
             token: None,
             remaining: None,
             lease: None,
+            mode: Mode::Write,
             kept: false,
             held_for: None,
             caller: None,

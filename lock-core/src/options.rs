@@ -35,6 +35,20 @@ pub enum AccessMode {
     ReadOnly,
 }
 
+/// Who else can be inside a lock at the same time.
+///
+/// Readers and writers of one lock wait in one queue, first come, first served: a reader that comes after a waiting writer
+/// enters after this writer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+#[non_exhaustive]
+pub enum Mode {
+    /// Nobody else is inside the lock.
+    #[default]
+    Write,
+    /// Other readers can be inside the lock, but no writer.
+    Read,
+}
+
 /// How a caller waits for a lock that is not free.
 ///
 /// Callers with different strategies can share one lock. A release passes the lock to the first caller in the queue, if
@@ -134,6 +148,8 @@ pub struct LockOptions {
     pub renew: Option<bool>,
     /// The time after the grant at which the engine stops renewing the lease.
     pub max_hold: Option<Duration>,
+    /// Who else can be inside the lock; nobody by default.
+    pub mode: Mode,
     /// What happens to the body if the lease is lost.
     pub on_lost: OnLost,
     /// The minimum time for which the lock stays taken, even if the body ends earlier; zero by default.
@@ -158,6 +174,8 @@ pub struct Defaults {
     pub strategy: Option<Strategy>,
     /// Whether the locks are in process, where a caller with [`Strategy::Notify`] queues.
     pub in_process: bool,
+    /// Whether the locks are on a Redlock, which has neither a queue nor readers.
+    pub on_redlock: bool,
     /// The pauses between the tries of calls with [`Strategy::Spin`].
     pub backoff: Backoff,
     /// When a call returns after its body has ended; [`Release::Confirmed`] unless the client sets another value.
@@ -176,6 +194,7 @@ impl Default for Defaults {
             lease: Duration::from_secs(30),
             strategy: None,
             in_process: false,
+            on_redlock: false,
             backoff: Backoff::default(),
             release: Release::default(),
             layout: Layout::default(),
@@ -191,6 +210,8 @@ pub struct Terms {
     pub wait: Duration,
     /// The length of the lease, and whether the lease is renewed.
     pub lease: LeaseTerms,
+    /// Who else can be inside the lock.
+    pub mode: Mode,
     /// What happens to the body if the lease is lost.
     pub on_lost: OnLost,
     /// The minimum time for which the lock stays taken, even if the body ends earlier.
@@ -244,6 +265,10 @@ pub enum OptionsError {
     /// The strategy is notify, which waits for Redisson's messages about releases, but the client's locks are not in
     /// Redisson's layout.
     NotRedisson,
+    /// The mode is read, but a Redlock and Redisson's layout have no readers.
+    NoReaders,
+    /// A nested call wants to write, but the call that acquired the lock only reads. It would wait for itself.
+    Upgrade,
 }
 
 impl fmt::Display for OptionsError {
@@ -274,6 +299,12 @@ impl fmt::Display for OptionsError {
             Self::HoldAtLeastAboveLease => f.write_str(
                 "`hold_at_least` must not be longer than the lease",
             ),
+            Self::NoReaders => f.write_str(
+                "a Redlock and Redisson's layout have no readers, only locks that one caller holds alone",
+            ),
+            Self::Upgrade => f.write_str(
+                "a nested call wants to write, but an enclosing call holds the lock as a reader",
+            ),
             Self::MoreReplicasThanHeld { wanted, held } => write!(
                 f,
                 "a nested call asks for {wanted} replicas, but the call that acquired the lock asked for {held}"
@@ -294,6 +325,10 @@ impl Error for OptionsError {
             Self::NoQueue => &Advice("choose `strategy = notify` or `strategy = spin`"),
             Self::NotRedisson => &Advice(
                 "choose `strategy = handoff` (first come, first served) or `strategy = spin` (no order)",
+            ),
+            Self::NoReaders => &Advice("remove `mode = read`"),
+            Self::Upgrade => &Advice(
+                "end the read before the write begins, or acquire the lock as a writer in the outermost call",
             ),
             Self::HoldAtLeastAboveLease => {
                 &Advice("choose a longer `lease` (24 hours at most), or a shorter `hold_at_least`")
@@ -348,6 +383,10 @@ impl LockOptions {
         if self.hold_at_least > self.lease.unwrap_or(MAX_LEASE) {
             return Err(OptionsError::HoldAtLeastAboveLease);
         }
+        let has_readers = defaults.layout == Layout::Native && !defaults.on_redlock;
+        if self.mode == Mode::Read && !has_readers {
+            return Err(OptionsError::NoReaders);
+        }
         let backoff = defaults.backoff;
         if backoff.first.is_zero() || backoff.first > backoff.most {
             return Err(OptionsError::BackoffOutOfRange);
@@ -366,6 +405,7 @@ impl LockOptions {
         Ok(Terms {
             wait,
             lease: LeaseTerms { time, renewal },
+            mode: self.mode,
             on_lost: self.on_lost,
             hold_at_least: self.hold_at_least,
             strategy,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lock_core::{
     advice::advised,
-    options::{Defaults, LockOptions, OnLost, OptionsError, Release, Strategy},
+    options::{Defaults, LockOptions, Mode, OnLost, OptionsError, Release, Strategy},
 };
 use proc_macro2::{Span, TokenStream};
 use syn::{
@@ -33,6 +33,7 @@ pub(crate) struct Args {
     pub(crate) hold_at_least: Option<Length>,
     pub(crate) on_busy: Option<OnBusy>,
     pub(crate) on_lost: Option<OnLost>,
+    pub(crate) mode: Option<Mode>,
     pub(crate) map_err: Option<Expr>,
     pub(crate) strategy: Option<Strategy>,
     pub(crate) release: Option<Release>,
@@ -81,6 +82,7 @@ impl Args {
             hold_at_least: None,
             on_busy: None,
             on_lost: None,
+            mode: None,
             map_err: None,
             strategy: None,
             release: None,
@@ -164,7 +166,7 @@ impl Args {
             "on_lost" => self.on_lost = value::on_lost(value, mistakes),
             "on_busy" => self.on_busy = value::on_busy(value, mistakes),
             "map_err" => self.map_err = value::map_err(value, mistakes),
-            "mode" => value::mode(value, mistakes),
+            "mode" => self.mode = value::mode(value, mistakes),
             "strategy" => self.strategy = value::strategy(value, mistakes),
             "release" => self.release = value::release(value, mistakes),
             "replicas" => self.replicas = value::replicas(value, mistakes),
@@ -196,6 +198,7 @@ impl Args {
                 .max_hold
                 .as_ref()
                 .map(|max_hold| max_hold.known().unwrap_or(Defaults::default().lease)),
+            mode: self.mode.unwrap_or_default(),
             on_lost: OnLost::Cancel,
             strategy: None,
             release: None,
@@ -325,7 +328,7 @@ mod tests {
         let args = read(quote! {
             key = "order:<id>", wait = "0s", lease = "30s", renew = true, max_hold = limits::HOLD,
             on_lost = continue, client = self.locks.get(0), namespace = "shop", guard = held, crate = ::locks,
-            hold_at_least = "2s", on_busy = fallback(Self::later), map_err = PayError::Lock, mode = exclusive,
+            hold_at_least = "2s", on_busy = fallback(Self::later), map_err = PayError::Lock, mode = read,
             strategy = notify, release = background,
         });
         let args = args.unwrap_or_else(|messages| panic!("{messages:?}"));
@@ -349,6 +352,7 @@ mod tests {
         assert_eq!(args.renew, Some(true));
         assert!(matches!(args.max_hold, Some(Length::Value(_))));
         assert_eq!(args.on_lost, Some(OnLost::Continue));
+        assert_eq!(args.mode, Some(Mode::Read));
         assert!(args.client.is_some());
         assert_eq!(
             args.namespace.map(|namespace| namespace.value()),
@@ -394,9 +398,6 @@ mod tests {
         refused(quote!(key = "a", timeout = "5s"), "`wait = ");
         refused(quote!(key = "a", ttl = 5), "`lease = ");
         refused(quote!(key = "a", frobnicate), "the options are `key`");
-        for tokens in [quote!(mode = read), quote!(mode = permits(3))] {
-            refused(quote!(key = "a", #tokens), "not supported yet");
-        }
     }
 
     #[test]
@@ -430,9 +431,6 @@ mod tests {
         refused(quote!(key = "a", map_err = "E::L"), "map_err = E::L");
         refused(quote!(key = "a", map_err = async |e| e), "or a closure");
         refused(quote!(key = "a", map_err = wrap(1)), "or a closure");
-        refused(quote!(key = "a", mode = permits(0)), "permits(1)");
-        refused(quote!(key = "a", mode = permits()), "one number");
-        refused(quote!(key = "a", mode = "read"), "without quotes");
         refused(quote!(key = "a", strategy = "spin"), "without quotes");
         refused(quote!(key = "a", release = "background"), "without quotes");
         refused(quote!(key = "a", guard = "held"), "guard = held");
@@ -441,6 +439,51 @@ mod tests {
         refused(quote!(key = "a", namespace = "<id>"), "no placeholders");
         refused(quote!(key = "a", crate = locks), "crate = ::locks");
         refused(quote!(key = "a", crate = "::locks"), "crate = ::locks");
+    }
+
+    #[test]
+    fn modes_are_checked() {
+        for tokens in [quote!(exclusive), quote!(write)] {
+            let args = read(quote!(key = "a", mode = #tokens));
+            assert_eq!(args.ok().and_then(|args| args.mode), Some(Mode::Write));
+        }
+        for tokens in [
+            quote!("read"),
+            quote!(frobnicate),
+            quote!(5),
+            quote!(read()),
+        ] {
+            refused(
+                quote!(key = "a", mode = #tokens),
+                "write `mode = read` or `mode = write`, without quotes",
+            );
+        }
+        for (tokens, meant) in [
+            (quote!(reader), "read"),
+            (quote!(readers), "read"),
+            (quote!(shared), "read"),
+            (quote!(Mode::Read), "read"),
+            (quote!(writer), "write"),
+            (quote!(Exclusive), "write"),
+        ] {
+            refused(
+                quote!(key = "a", mode = #tokens),
+                &format!("did you mean `mode = {meant}`? The modes are `read` and `write`"),
+            );
+        }
+        for tokens in [
+            quote!(permits(3)),
+            quote!(permits(0)),
+            quote!(permits()),
+            quote!(permits),
+        ] {
+            refused(
+                quote!(key = "a", mode = #tokens),
+                "semaphores are not supported yet, and `mode` takes `read` or `write`",
+            );
+        }
+        refused(quote!(key = "a", mode = read, mode = read), "twice");
+        refused(quote!(key = "a", mode), "write `mode = read`");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! The generated code only calls functions of `lock_runtime::__private`, which contains the logic. Generated names have
 //! the span `mixed_site`, so they cannot clash with the user's names.
 
+use lock_core::options::Mode;
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::{Token, Type, ext::IdentExt as _, spanned::Spanned as _, visit_mut::VisitMut};
@@ -347,6 +348,7 @@ pub(crate) fn call(args: &Args, name: &Ident) -> TokenStream {
         max_hold,
         hold_at_least,
         on_lost,
+        mode,
         strategy,
         release,
         replicas,
@@ -378,6 +380,11 @@ pub(crate) fn call(args: &Args, name: &Ident) -> TokenStream {
         let on_lost = Ident::new(&format!("{on_lost:?}"), Span::mixed_site());
         quote!(.on_lost(#root::OnLost::#on_lost))
     });
+    // The mode of a call is `Write` by default.
+    let mode = mode.filter(|mode| *mode != Mode::default()).map(|mode| {
+        let mode = Ident::new(&format!("{mode:?}"), Span::mixed_site());
+        quote!(.mode(#root::Mode::#mode))
+    });
     let strategy = strategy.map(|strategy| {
         let strategy = Ident::new(&format!("{strategy:?}"), Span::mixed_site());
         quote!(.strategy(#root::Strategy::#strategy))
@@ -394,7 +401,7 @@ pub(crate) fn call(args: &Args, name: &Ident) -> TokenStream {
     let function = quote!(::core::concat!(::core::module_path!(), #name));
     let call = quote! {
         #private::Call::#new(&#private::Site { label: #label, function: #function }, #key)
-            #(#lengths)* #renew #on_lost #strategy #release #replicas #namespace
+            #(#lengths)* #renew #on_lost #mode #strategy #release #replicas #namespace
     };
     let Some(client) = client else {
         return call;

@@ -2,8 +2,7 @@
 
 use crate::suggest;
 
-/// Each option with an example. `options.md` explains the options. `mode` comes last, because error messages do not list
-/// this option, which has only one value so far.
+/// Each option with an example. `options.md` explains the options.
 const OPTIONS: [(&str, &str); 18] = [
     ("key", "key = \"order:<id>\""),
     ("keys", "keys = [\"account:<from>\", \"account:<to>\"]"),
@@ -14,6 +13,7 @@ const OPTIONS: [(&str, &str); 18] = [
     ("hold_at_least", "hold_at_least = \"10s\""),
     ("on_busy", "on_busy = skip"),
     ("on_lost", "on_lost = continue"),
+    ("mode", "mode = read"),
     ("map_err", "map_err = PayError::Lock"),
     ("client", "client = self.locks"),
     ("namespace", "namespace = \"shop\""),
@@ -22,11 +22,7 @@ const OPTIONS: [(&str, &str); 18] = [
     ("strategy", "strategy = spin"),
     ("release", "release = background"),
     ("replicas", "replicas = 1"),
-    ("mode", "mode = exclusive"),
 ];
-
-/// The number of [`OPTIONS`] that an error message lists.
-const SUPPORTED: usize = 17;
 
 /// Groups of names that other lock libraries use for an option, in lower case without `_`, and the advice for each
 /// group.
@@ -114,7 +110,7 @@ pub(crate) fn unknown(name: &str) -> String {
         Some(meant) => format!("`{name}` is not an option: did you mean `{meant}`?"),
         None => format!(
             "`{name}` is not an option: the options are {}",
-            suggest::list(OPTIONS[..SUPPORTED].iter().map(|(known, _)| *known))
+            suggest::list(OPTIONS.iter().map(|(known, _)| *known))
         ),
     }
 }

@@ -30,7 +30,7 @@ fn a_function_with_all_options() {
         quote! {
             key = "order:<id>:<req.user.0:raw>", wait = "5s", lease = LEASE, renew = true, max_hold = "10m",
             hold_at_least = Limits::MIN, on_lost = continue, client = state.locks, namespace = "shop", guard = hold,
-            crate = ::locks, mode = exclusive, strategy = handoff, release = background, replicas = 2
+            crate = ::locks, mode = read, strategy = handoff, release = background, replicas = 2
         },
         quote! {
             /// Pays.
@@ -50,6 +50,7 @@ fn a_function_with_all_options() {
                     .hold_at_least(const { ::locks::__private::v1::hold_at_least(Limits::MIN) })
                     .renew(true)
                     .on_lost(::locks::OnLost::Continue)
+                    .mode(::locks::Mode::Read)
                     .strategy(::locks::Strategy::Handoff)
                     .release(::locks::Release::Background)
                     .replicas(2usize)
@@ -344,6 +345,38 @@ fn keys_of_a_list() {
             }
         },
     );
+}
+
+#[test]
+fn only_a_reader_names_its_mode() {
+    let (fake, failed) = (fake(quote!(Result<(), E>)), failed(quote!(Result<(), E>)));
+    for (options, named) in [
+        (
+            quote!(mode = read),
+            quote!(.mode(::lock_runtime::Mode::Read)),
+        ),
+        (quote!(mode = write), quote!()),
+        (quote!(mode = exclusive), quote!()),
+    ] {
+        expands(
+            quote!(keys = ["a", "b"], #options),
+            quote!(
+                async fn f() -> Result<(), E> {
+                    body
+                }
+            ),
+            quote! {
+                async fn f() -> Result<(), E> {
+                    let __key = [
+                        ::lock_runtime::__private::v1::key().text("a").build(),
+                        ::lock_runtime::__private::v1::key().text("b").build()
+                    ];
+                    let __call = ::lock_runtime::__private::v1::Call::several(&::lock_runtime::__private::v1::Site { label: "a, b", function: ::core::concat!(::core::module_path!(), "::f") }, __key) #named;
+                    __call.run(async move { #fake match () { () => { body } } }, #failed).await
+                }
+            },
+        );
+    }
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Parses the values of all options except the durations: `key`, `on_busy`, `map_err`, `strategy`, `renew` and so on.
 
-use lock_core::options::{OnLost, Release, Strategy};
+use lock_core::options::{Mode, OnLost, Release, Strategy};
 use syn::{Expr, ExprLit, ExprPath, Ident, Lit, LitStr, Path};
 
-use crate::{mistakes::Mistakes, template};
+use crate::{mistakes::Mistakes, suggest, template};
 
 /// Removes the invisible groups that `macro_rules` puts around its fragments.
 pub(crate) fn ungrouped(expr: Expr) -> Expr {
@@ -138,37 +138,62 @@ pub(crate) fn map_err(value: &Expr, mistakes: &mut Mistakes) -> Option<Expr> {
     None
 }
 
-/// Refuses every mode but `exclusive` and `write`.
-pub(crate) fn mode(value: &Expr, mistakes: &mut Mistakes) {
-    let message = match value {
-        // The mode `write` means the same as `exclusive`, because a writer excludes all other callers.
-        Expr::Path(path) if path.path.is_ident("exclusive") || path.path.is_ident("write") => {
-            return;
+/// Names of modes, including names from other libraries, and the mode that each name stands for.
+const MODE_NAMES: [(&str, &str); 5] = [
+    ("read", "read"),
+    ("reader", "read"),
+    ("shared", "read"),
+    ("write", "write"),
+    ("exclusive", "write"),
+];
+
+pub(crate) fn mode(value: &Expr, mistakes: &mut Mistakes) -> Option<Mode> {
+    let is =
+        |value: &Expr, name: &str| matches!(value, Expr::Path(path) if path.path.is_ident(name));
+    // The mode `exclusive` means the same as `write`, because a writer excludes all other callers.
+    for (name, mode) in [
+        ("read", Mode::Read),
+        ("write", Mode::Write),
+        ("exclusive", Mode::Write),
+    ] {
+        if is(value, name) {
+            return Some(mode);
         }
-        Expr::Path(path) if path.path.is_ident("read") => {
-            "`mode = read` is not supported yet: write `mode = exclusive`, or remove it"
-        }
-        Expr::Call(call) if matches!(&*call.func, Expr::Path(path) if path.path.is_ident("permits")) => {
-            match call.args.first() {
-                Some(Expr::Lit(ExprLit {
-                    lit: Lit::Int(number),
-                    ..
-                })) if number.base10_digits() == "0" => {
-                    mistakes.add(
-                        number,
-                        "no permits, so that nobody could ever enter: write `mode = permits(1)` at least",
-                    );
-                    return;
-                }
-                Some(_) if call.args.len() == 1 => {
-                    "`mode = permits(…)` is not supported yet: write `mode = exclusive`, or remove it"
-                }
-                _ => "`permits` needs one number: write `mode = permits(3)`",
-            }
-        }
-        _ => "this is no mode: write `mode = exclusive`, without quotes",
+    }
+    let called = match value {
+        Expr::Call(call) => &call.func,
+        value => value,
     };
-    mistakes.add(value, message);
+    if is(called, "permits") {
+        mistakes.add(
+            value,
+            "semaphores are not supported yet, and `mode` takes `read` or `write`: write one of these, or remove the option",
+        );
+        return None;
+    }
+    // The last part of a path decides, as in `Mode::Read`.
+    let last = match value {
+        Expr::Path(path) => path.path.segments.last(),
+        _ => None,
+    };
+    let meant = last.and_then(|last| {
+        let name = last.ident.to_string();
+        let nearest = suggest::nearest(&name, MODE_NAMES.iter().map(|(name, _)| *name))?;
+        MODE_NAMES.iter().find(|(name, _)| *name == nearest)
+    });
+    match meant {
+        Some((_, meant)) => mistakes.add(
+            value,
+            format_args!(
+                "this is no mode: did you mean `mode = {meant}`? The modes are `read` and `write`"
+            ),
+        ),
+        None => mistakes.add(
+            value,
+            "this is no mode: write `mode = read` or `mode = write`, without quotes",
+        ),
+    }
+    None
 }
 
 pub(crate) fn strategy(value: &Expr, mistakes: &mut Mistakes) -> Option<Strategy> {

@@ -18,7 +18,7 @@ pub mod v1 {
         error::LockError,
         key::{KeyBuilder, KeyError, LockKey},
         lease::{MAX_LEASE, MIN_LEASE},
-        options::{LockOptions, MAX_WAIT, OnLost, Release, Strategy},
+        options::{LockOptions, MAX_WAIT, Mode, OnLost, Release, Strategy},
     };
     use pin_project_lite::pin_project;
 
@@ -307,6 +307,11 @@ pub mod v1 {
 
         pub fn on_lost(mut self, on_lost: OnLost) -> Self {
             self.options.on_lost = on_lost;
+            self
+        }
+
+        pub fn mode(mut self, mode: Mode) -> Self {
+            self.options.mode = mode;
             self
         }
 

@@ -17,6 +17,7 @@ mod map_err;
 mod multi_lock;
 mod on_busy;
 mod operate;
+mod readers;
 mod release;
 mod replicas;
 mod runtimes;

@@ -125,7 +125,7 @@ const LITERALS: &str = r##""5s"¦"100ms"¦"2d"¦"5"¦"-1s"¦"9999999999999999999
     true¦false¦"\u{0}"¦"{a}{b}""##;
 
 const EXPRESSIONS: &str = r#"cancel¦continue¦continue 'a¦skip¦error¦fallback(later)¦fallback(Self::later::<T>)¦
-    fallback()¦read¦write¦permits(3)¦permits(0)¦spin¦notify¦handoff¦confirmed¦background¦hold¦id¦self¦self.locks¦r#type¦super::locks¦
+    fallback()¦read¦write¦exclusive¦shared¦permits(3)¦spin¦notify¦handoff¦confirmed¦background¦hold¦id¦self¦self.locks¦r#type¦super::locks¦
     ::locks¦crate::locks¦limits::WAIT¦<T as Limits>::WAIT¦a.b?.c[0]¦|x| x¦return¦async move { x.await }¦
     format!("a{}", id)¦["a:<id>", "b"]¦[]"#;
 
@@ -136,7 +136,7 @@ const ATTRIBUTES: &str = r#"key = "a:<id>", wait = "5s", guard = hold,¦
     keys = ["a:<id>", "b:<req.to>"], on_busy = skip,¦
     keys = [invisible("a:<id>"), invisible("b:<req.to>")],¦
     keys = "b:<req.to..>", guard = hold,¦
-    key = "a", mode = permits(2), on_busy = fallback(later), map_err = wrap,¦key = "a",¦"#;
+    key = "a", mode = read, on_busy = fallback(later), map_err = wrap,¦key = "a",¦"#;
 
 fn attribute() -> impl Strategy<Value = String> {
     let is = mostly(Just(" = ".into()), one("¦ == ¦ => ¦: ¦ ="));

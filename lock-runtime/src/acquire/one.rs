@@ -235,7 +235,7 @@ pub(crate) fn begin(
         spec.name.clone(),
         (spec.site.label(), spec.site.function()),
         spec.terms.lease,
-        spec.terms.replicas.count,
+        (spec.terms.replicas.count, spec.terms.mode),
         grant,
         offer,
     )))

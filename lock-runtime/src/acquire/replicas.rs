@@ -8,7 +8,7 @@ use lock_core::{
     backend::Replicated,
     error::LockError,
     lease::{CLAIM, Moment},
-    options::{OptionsError, Replicas},
+    options::{Mode, OptionsError, Replicas},
 };
 
 use crate::{
@@ -21,8 +21,8 @@ use crate::{
     lease::hold::HoldState,
 };
 
-/// Refuses a nested call that asks for more replicas than the call that acquired a lock which the nested call would
-/// enter.
+/// Refuses a nested call that wants more than the call that acquired a lock which the nested call would enter: more
+/// replicas, or to write while that call only reads.
 pub(crate) fn check_nested(
     specs: &[AcquireSpec],
     enclosing: Option<&Arc<Frame>>,
@@ -30,6 +30,10 @@ pub(crate) fn check_nested(
     for spec in specs {
         let wanted = spec.terms.replicas.count;
         let frame = enclosing.and_then(|frame| frame.find(&spec.shared, &spec.name));
+        let reads = |frame: &Arc<Frame>| frame.hold.mode == Mode::Read && !frame.hold.has_ended();
+        if spec.terms.mode == Mode::Write && frame.is_some_and(reads) {
+            return Err(OptionsError::Upgrade.into());
+        }
         if let Some(hold) = frame.map(|frame| &frame.hold)
             && wanted > hold.replicas
             && !hold.has_ended()

@@ -73,6 +73,7 @@ impl AcquireSpec {
             name: self.name.clone(),
             owner: self.shared.context.new_owner(),
             lease: self.terms.lease,
+            mode: self.terms.mode,
             wait,
             function: self.site.function(),
         }

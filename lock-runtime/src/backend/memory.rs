@@ -38,7 +38,7 @@ use lock_core::{
     fencing::FencingToken,
     key::LockName,
     lease::{CLAIM, Grant, LeaseTerms, MAX_LEASE, Moment, Renewal, claim_after},
-    options::Replicas,
+    options::{Mode, Replicas},
     owner::OwnerId,
 };
 use once_cell::sync::Lazy;
@@ -178,16 +178,18 @@ struct Common {
     terms: HashMap<LockName, (Moment, FencingToken, Led)>,
 }
 
-/// A lock that a caller holds or waits for.
+/// A lock that callers hold or wait for.
 #[derive(Default)]
 struct Slot {
-    held: Option<Held>,
+    /// The grants: at most one, unless all of them are grants of readers.
+    held: Vec<Held>,
     /// The waiters, ordered by ticket.
     queue: VecDeque<Waiter>,
 }
 
 struct Held {
     owner: OwnerId,
+    mode: Mode,
     origin: Origin,
     since: Moment,
     token: FencingToken,
@@ -223,6 +225,7 @@ enum Stage {
 struct Waiter {
     ticket: u64,
     owner: OwnerId,
+    mode: Mode,
     origin: Origin,
     deadline: Moment,
     /// How long an offer to this waiter lasts.
@@ -277,7 +280,7 @@ impl Registry {
             let slot = locks.entry(name.clone()).or_default();
             slot.settle(common);
             let result = change(slot, common);
-            if slot.held.is_none() && slot.queue.is_empty() {
+            if slot.is_free() {
                 locks.remove(name);
             }
             result
@@ -286,8 +289,9 @@ impl Registry {
 
     fn status(&self, name: &LockName) -> Status {
         self.with(name, |slot, _| {
-            let holder = slot.held.as_ref().map(|held| {
+            let mut holders = slot.held.iter().map(|held| {
                 let mut holder = Holder::new(held.owner);
+                holder.mode = held.mode;
                 holder.token = Some(held.token);
                 holder.remaining = held.until.map(|until| until.since(CLOCK.now()));
                 holder.kept = held.stage == Stage::Retained;
@@ -295,15 +299,16 @@ impl Registry {
                 holder.caller = Some(held.origin.caller());
                 holder
             });
-            Status::new(holder, slot.queue.len())
+            let mut status = Status::new(holders.next(), slot.queue.len());
+            status.others.extend(holders);
+            status
         })
     }
 
     fn lead(&self, name: &LockName, token: FencingToken, step: TermStep) -> Option<Led> {
         let now = CLOCK.now();
         self.with(name, |slot, common| {
-            let leads = |held: &&Held| held.token == token && held.stage == Stage::Entered;
-            slot.held.as_ref().filter(leads)?;
+            slot.entered(token)?;
             let before = common.terms.get(name).copied();
             let first = Led {
                 vacant_for: before.map(|(led, ..)| now.since(led)),
@@ -330,15 +335,16 @@ impl Registry {
     ) -> Released {
         let retain_until = retain_until.filter(|until| *until > CLOCK.now());
         let released = self.with(name, |slot, common| {
-            let Some(held) = slot.held.as_mut().filter(|held| held.token == token) else {
+            let Some(place) = slot.held.iter().position(|held| held.token == token) else {
                 return Released::NotHeld;
             };
             if retain_until.is_some() {
-                held.until = retain_until;
-                held.stage = Stage::Retained;
+                slot.held[place].until = retain_until;
+                slot.held[place].stage = Stage::Retained;
                 slot.nudge(common);
             } else {
-                slot.grant_next(common);
+                slot.held.remove(place);
+                slot.admit(common);
             }
             Released::Released
         });
@@ -362,7 +368,7 @@ impl Registry {
                 let Reverse((_, name)) = PeekMut::pop(first);
                 if let Some(slot) = locks.get_mut(&name) {
                     slot.settle(common);
-                    if slot.held.is_none() && slot.queue.is_empty() {
+                    if slot.is_free() {
                         locks.remove(&name);
                     }
                 }
@@ -377,7 +383,7 @@ impl Registry {
             for (index, request) in requests.iter().enumerate() {
                 if let Some(slot) = locks.get_mut(&request.name) {
                     slot.settle(common);
-                    if slot.held.is_some() || !slot.queue.is_empty() {
+                    if !slot.fits(request.mode) || !slot.queue.is_empty() {
                         return MultiAnswer::Busy(index);
                     }
                 }
@@ -388,7 +394,7 @@ impl Registry {
                 let slot = locks.entry(request.name.clone()).or_default();
                 Grant {
                     token: slot.grant(
-                        request.owner,
+                        (request.owner, request.mode),
                         origin(request, application),
                         ends,
                         Stage::Entered,
@@ -406,17 +412,35 @@ impl Registry {
 }
 
 impl Slot {
-    /// If the lock's grant has expired, ends the grant and offers the lock to the next waiter.
+    fn is_free(&self) -> bool {
+        self.held.is_empty() && self.queue.is_empty()
+    }
+
+    /// Whether a caller can be inside beside the present holders.
+    fn fits(&self, mode: Mode) -> bool {
+        let reads = |held: &Held| held.mode == Mode::Read;
+        self.held.is_empty() || mode == Mode::Read && self.held.iter().all(reads)
+    }
+
+    /// Returns the grant with this token, if its owner has received it.
+    fn entered(&mut self, token: FencingToken) -> Option<&mut Held> {
+        let mut held = self.held.iter_mut();
+        held.find(|held| held.token == token && held.stage == Stage::Entered)
+    }
+
+    /// Ends the grants that have expired, and offers the lock to the next waiters.
     fn settle(&mut self, common: &mut Common) {
-        let expired = |held: &Held| held.until.is_some_and(|until| CLOCK.now() >= until);
-        if self.held.as_ref().is_some_and(expired) {
-            self.grant_next(common);
+        let (before, now) = (self.held.len(), CLOCK.now());
+        self.held
+            .retain(|held| held.until.is_none_or(|until| now < until));
+        if self.held.len() < before {
+            self.admit(common);
         }
     }
 
     fn grant(
         &mut self,
-        owner: OwnerId,
+        (owner, mode): (OwnerId, Mode),
         origin: Origin,
         until: Option<Moment>,
         stage: Stage,
@@ -424,8 +448,9 @@ impl Slot {
     ) -> FencingToken {
         common.fence += 1;
         let token = FencingToken::new(common.fence);
-        self.held = Some(Held {
+        self.held.push(Held {
             owner,
+            mode,
             origin,
             since: CLOCK.now(),
             token,
@@ -442,17 +467,18 @@ impl Slot {
             .binary_search_by_key(&ticket, |waiter| waiter.ticket)
     }
 
-    /// Offers the lock, for the time of a claim (2 s), to the first waiter whose `wait` has not ended. If there is no
-    /// such waiter, frees the lock.
-    fn grant_next(&mut self, common: &mut Common) {
-        self.held = None;
+    /// Offers the lock, for the time of a claim (2 s), to the first waiter whose `wait` has not ended, if this waiter can be
+    /// inside beside the present holders, and to the readers that follow a reader.
+    fn admit(&mut self, common: &mut Common) {
         let now = CLOCK.now();
-        while let Some(waiter) = self.queue.pop_front() {
+        while let Some(head) = self.queue.front()
+            && (self.fits(head.mode) || head.deadline <= now && self.fits(Mode::Read))
+            && let Some(waiter) = self.queue.pop_front()
+        {
             if waiter.deadline > now {
-                let until = Some(now + waiter.claim);
-                self.grant(waiter.owner, waiter.origin, until, Stage::Offered, common);
+                let (until, who) = (Some(now + waiter.claim), (waiter.owner, waiter.mode));
+                self.grant(who, waiter.origin, until, Stage::Offered, common);
                 common.woken.push(waiter.look);
-                break;
             }
         }
         self.nudge(common);
@@ -467,12 +493,14 @@ impl Slot {
 
     /// Removes an owner that leaves. Ends the owner's grant, or removes the owner from the queue.
     fn remove(&mut self, owner: OwnerId, ticket: Option<u64>, common: &mut Common) {
-        if self.held.as_ref().is_some_and(|held| held.owner == owner) {
-            self.grant_next(common);
+        let inside = self.held.iter().position(|held| held.owner == owner);
+        if let Some(place) = inside {
+            self.held.remove(place);
+            self.admit(common);
         } else if let Some(place) = ticket.and_then(|ticket| self.place(ticket).ok()) {
             self.queue.remove(place);
             if place == 0 {
-                self.nudge(common);
+                self.admit(common);
             }
         }
     }
@@ -528,9 +556,8 @@ impl MemoryAttempt {
             ..
         } = self;
         registry.with(&request.name, |slot, common| {
-            if let Some(held) = &mut slot.held
-                && held.owner == request.owner
-            {
+            let mut held = slot.held.iter_mut();
+            if let Some(held) = held.find(|held| held.owner == request.owner) {
                 // The owner takes its offer, so the owner's lease begins now.
                 let until = end(request.lease);
                 held.until = until.map(|until| until + limits::MEMORY_MARGIN);
@@ -541,14 +568,15 @@ impl MemoryAttempt {
                 slot.nudge(common);
                 return granted;
             }
-            if slot.held.is_none() && slot.queue.is_empty() {
+            if slot.queue.is_empty() && slot.fits(request.mode) {
                 let until = end(request.lease);
                 let ends = until.map(|until| until + limits::MEMORY_MARGIN);
                 let origin = origin(request, application);
-                let token = slot.grant(request.owner, origin, ends, Stage::Entered, common);
+                let who = (request.owner, request.mode);
+                let token = slot.grant(who, origin, ends, Stage::Entered, common);
                 return View::Granted(token, until, None);
             }
-            let holder_ends = slot.held.as_ref().and_then(|held| held.until);
+            let holder_ends = slot.held.iter().filter_map(|held| held.until).min();
             if request.wait.is_zero() {
                 return View::Busy;
             }
@@ -558,6 +586,7 @@ impl MemoryAttempt {
                 let waiter = Waiter {
                     ticket,
                     owner: request.owner,
+                    mode: request.mode,
                     origin: origin(request, application),
                     deadline: *deadline,
                     claim: claim_after(*queued),
@@ -633,13 +662,12 @@ impl Attempt for MemoryAttempt {
 
 impl MemoryAttempt {
     fn leave_now(&mut self) -> Leaving {
-        let may_enter = self
-            .registry
-            .with(&self.request.name, |slot, _| match &slot.held {
-                Some(held) => held.owner == self.request.owner,
-                // A holder that releases the lock after the end of this `wait` does not wake this caller.
-                None => slot.queue.is_empty(),
-            });
+        let may_enter = self.registry.with(&self.request.name, |slot, _| {
+            let mut held = slot.held.iter();
+            held.any(|held| held.owner == self.request.owner)
+                    // A holder that releases the lock after the end of this `wait` does not wake this caller.
+                    || slot.queue.is_empty() && slot.fits(self.request.mode)
+        });
         let leaving = match may_enter.then(|| self.view()) {
             Some(View::Granted(token, until, handoff)) => {
                 Leaving::Granted(self.granted(token, until, handoff))
@@ -746,8 +774,8 @@ impl Backend for MemoryBackend {
     ) -> BoxFuture<'a, Result<Renewed, BackendError>> {
         let renewed = self
             .registry
-            .with(name, |slot, common| match &mut slot.held {
-                Some(held) if held.token == token && held.stage == Stage::Entered => {
+            .with(name, |slot, common| match slot.entered(token) {
+                Some(held) => {
                     let until = CLOCK.now() + extend.lease();
                     match extend {
                         Extend::Check | Extend::To(_) => {
@@ -767,7 +795,7 @@ impl Backend for MemoryBackend {
                         }
                     }
                 }
-                _ => Renewed::NotHeld,
+                None => Renewed::NotHeld,
             });
         Box::pin(std::future::ready(Ok(renewed)))
     }

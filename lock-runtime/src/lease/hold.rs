@@ -17,6 +17,7 @@ use lock_core::{
     fencing::FencingToken,
     key::{LockKey, LockName},
     lease::{Grant, LeaseTerms, Moment, Renewal},
+    options::Mode,
 };
 use tokio::sync::Notify;
 use tracing::Span;
@@ -87,6 +88,8 @@ pub(crate) struct HoldState {
     pub(crate) terms: LeaseTerms,
     /// The number of replicas that the call asked for which acquired the lock.
     pub(crate) replicas: usize,
+    /// Who else can be inside the lock.
+    pub(crate) mode: Mode,
     grant: Grant,
     /// Whether a call has taken the lock.
     is_taken: AtomicBool,
@@ -156,7 +159,7 @@ impl HoldState {
         name: LockName,
         (label, function): (&'static str, &'static str),
         terms: LeaseTerms,
-        replicas: usize,
+        (replicas, mode): (usize, Mode),
         grant: Grant,
         offer: Option<(Moment, Option<Polled>)>,
     ) -> Arc<Self> {
@@ -169,6 +172,7 @@ impl HoldState {
             function,
             terms,
             replicas,
+            mode,
             grant,
             is_taken: AtomicBool::new(false),
             due_entry: DueEntry::new(),

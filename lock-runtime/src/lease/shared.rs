@@ -8,7 +8,7 @@ use std::{
 };
 
 use foldhash::HashMap;
-use lock_core::{backend::Backend, key::LockName, lease::Moment};
+use lock_core::{backend::Backend, key::LockName, lease::Moment, options::Mode};
 
 use crate::{
     backend::memory::Link,
@@ -138,12 +138,27 @@ impl HoldHost for Shared {
     }
 }
 
+/// The present holds of one lock.
+#[derive(Debug, Default)]
+struct Present {
+    newest: Weak<HoldState>,
+    /// The other holds, if the newest one is that of a reader.
+    others: Vec<Weak<HoldState>>,
+}
+
+impl Present {
+    fn all(&self) -> impl Iterator<Item = Arc<HoldState>> {
+        let others = self.others.iter().filter_map(Weak::upgrade);
+        self.newest.upgrade().into_iter().chain(others)
+    }
+}
+
 /// The holds of one client in this process. A caller that finds a lock busy learns from this registry whether the same
 /// client holds the lock. A shutdown uses this registry to wait until all locks are released.
 #[derive(Debug, Default)]
 pub(crate) struct HoldRegistry {
-    /// The newest hold of each lock.
-    newest: Mutex<HashMap<LockName, Weak<HoldState>>>,
+    /// The holds of each lock that have not been released. A lock has one, unless its holds are those of readers.
+    present: Mutex<HashMap<LockName, Present>>,
     /// When a long wait for each lock was last reported. Reports older than [`limits::REPORT_AGAIN`] are removed.
     reported: Mutex<HashMap<LockName, Moment>>,
     /// Tracks the holds that have not been released, including lost holds.
@@ -156,14 +171,24 @@ impl HoldRegistry {
     /// Adds a hold. If the client has had another hold of the same lock, returns the one with the older grant.
     pub(crate) fn add(&self, hold: &Arc<HoldState>) -> Option<Arc<HoldState>> {
         hold.track(self.holds.token());
-        let mut newest = lock(&self.newest);
-        let before = newest.get(&hold.name).and_then(Weak::upgrade);
+        let mut present = lock(&self.present);
+        let before = present
+            .get(&hold.name)
+            .and_then(|present| present.newest.upgrade());
+        if let Some(before) = &before
+            && (before.mode, hold.mode) == (Mode::Read, Mode::Read)
+            && let Some(of_lock) = present.get_mut(&hold.name)
+        {
+            of_lock.others.push(Arc::downgrade(hold));
+            drop(present); // the last handle to a hold is not dropped under the mutex
+            return None;
+        }
         // The grant of `hold` may have been read so late that a newer hold of the same lock has already begun.
         if before
             .as_ref()
             .is_some_and(|before| before.token > hold.token)
         {
-            drop(newest);
+            drop(present);
             // If too little of the lease is left to begin the body, the call acquires the lock again. Otherwise, the server
             // has possibly lost its tokens with its data.
             if !hold.is_fresh() {
@@ -171,8 +196,21 @@ impl HoldRegistry {
             }
             return Some(hold.clone());
         }
-        newest.insert(hold.name.clone(), Arc::downgrade(hold));
-        drop(newest);
+        let newest = Arc::downgrade(hold);
+        let older = present.insert(
+            hold.name.clone(),
+            Present {
+                newest,
+                others: Vec::new(),
+            },
+        );
+        drop(present);
+        // A writer has the lock, so the server has lost the grants of its readers, or they have ended.
+        for reader in older.iter().flat_map(|older| &older.others) {
+            if let Some(reader) = reader.upgrade() {
+                reader.give_up();
+            }
+        }
         // The previous hold of this lock is over, because a newer hold has begun. If the body of the previous hold has
         // not begun, `give_up` makes its call acquire the lock again.
         if let Some(before) = &before {
@@ -190,13 +228,19 @@ impl HoldRegistry {
 
     pub(crate) fn remove(&self, hold: &Arc<HoldState>) {
         {
-            let mut newest = lock(&self.newest);
-            // If this hold was lost, a newer hold of the same lock may have replaced it in `newest`.
-            if newest
-                .get(&hold.name)
-                .is_some_and(|other| other.as_ptr() == Arc::as_ptr(hold))
-            {
-                newest.remove(&hold.name);
+            let mut present = lock(&self.present);
+            let is_this = |other: &Weak<HoldState>| other.as_ptr() == Arc::as_ptr(hold);
+            // If this hold was lost, a newer hold of the same lock may have replaced it.
+            if let Some(of_lock) = present.get_mut(&hold.name) {
+                of_lock.others.retain(|other| !is_this(other));
+                if is_this(&of_lock.newest) {
+                    match of_lock.others.pop() {
+                        Some(other) => of_lock.newest = other,
+                        None => {
+                            present.remove(&hold.name);
+                        }
+                    }
+                }
             }
         }
         hold.untrack();
@@ -209,13 +253,13 @@ impl HoldRegistry {
 
     /// Returns the newest hold of a lock; `None` if this client does not hold the lock.
     pub(crate) fn hold_of(&self, name: &LockName) -> Option<Arc<HoldState>> {
-        lock(&self.newest).get(name).and_then(Weak::upgrade)
+        lock(&self.present).get(name)?.newest.upgrade()
     }
 
-    /// Returns the newest hold of each lock.
+    /// Returns the present holds of all locks.
     pub(crate) fn all(&self) -> Vec<Arc<HoldState>> {
-        let holds: Vec<_> = lock(&self.newest).values().cloned().collect();
-        holds.iter().filter_map(Weak::upgrade).collect()
+        let present = lock(&self.present);
+        present.values().flat_map(Present::all).collect()
     }
 
     /// Returns whether a call that has waited for a long time may report this now. If many calls of this client wait for

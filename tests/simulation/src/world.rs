@@ -237,7 +237,8 @@ impl World {
             let unpolled = Chance::new(self.plan.seed, stream + 901 + task as u64);
             let habits = Chance::new(self.plan.seed, stream + 951 + task as u64);
             let quirks = Chance::new(self.plan.seed, stream + 601 + task as u64);
-            let chances = [chance, orders, extras, unpolled, habits, quirks];
+            let readers = Chance::new(self.plan.seed, stream + 651 + task as u64);
+            let chances = [chance, orders, extras, unpolled, habits, quirks, readers];
             let caller = Caller::new(&process, runtime, chances);
             spawn(&mut tasks, &stop, runtime, caller);
         }
@@ -282,7 +283,7 @@ impl World {
         if let Some(running) = self.running().get_mut(&host) {
             let stream = 1_000_000 + 1_000 * (host as u64 + 100 * u64::from(runtime));
             for task in 0..self.plan.tasks as u64 / u64::from(self.plan.runtimes) {
-                let chances = [0, 1, 2, 3, 4, 5]
+                let chances = [0, 1, 2, 3, 4, 5, 6]
                     .map(|which| Chance::new(self.plan.seed, stream + 10 * task + which));
                 let caller = Caller::new(&process, runtime + 1, chances);
                 spawn(&mut running.tasks, &process.stop, runtime + 1, caller);

@@ -578,6 +578,7 @@ impl LockClientBuilder {
     fn open(mut self) -> Result<Unconnected, ConnectError> {
         self.defaults.in_process =
             matches!(&self.target, Some(Target::Url(url)) if url.starts_with(MEMORY_SCHEME));
+        self.defaults.on_redlock = self.target.as_ref().is_some_and(servers::is_redlock);
         LockOptions::default()
             .complete(&self.defaults)
             .map_err(ConnectError::InvalidDefaults)?;

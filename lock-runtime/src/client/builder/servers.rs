@@ -92,6 +92,14 @@ pub(super) fn open(
     Ok(Arc::new(RedisBackend::open(config, context, counters)?))
 }
 
+/// Returns whether the servers are the nodes of a Redlock.
+pub(super) fn is_redlock(target: &Target) -> bool {
+    #[cfg(feature = "redlock")]
+    return nodes(target).is_some();
+    #[cfg(not(feature = "redlock"))]
+    return matches!(target, Target::Nodes(_));
+}
+
 /// Returns the nodes if `target` is a Redlock.
 #[cfg(feature = "redlock")]
 fn nodes(target: &Target) -> Option<Result<Vec<redis::ConnectionInfo>, ConnectError>> {

@@ -174,7 +174,7 @@ struct Account {
 }
 
 impl Account {
-    #[distributed_lock(key = "{account:<self.id>}:read", client = self.locks, namespace = "bank", guard = hold)]
+    #[distributed_lock(key = "{account:<self.id>}:read", client = self.locks, namespace = "bank", guard = hold, mode = read)]
     async fn borrowed(&self) -> Result<&str> {
         let _token = hold.token();
         Ok(&self.text)

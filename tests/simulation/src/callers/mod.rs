@@ -114,6 +114,8 @@ pub struct Caller {
     habits: Chance,
     /// The random numbers for the quirks of callers (see [`Plan::quirks`]).
     quirks: Chance,
+    /// The random numbers that decide which calls read (see [`Plan::readers`]).
+    readers: Chance,
     /// The delay between the wake-up of a call and its next poll by this task.
     late: Lateness,
 }
@@ -127,8 +129,8 @@ impl fmt::Debug for Caller {
 impl Caller {
     /// Creates a task of this process, which runs on the runtime with this number.
     #[must_use]
-    pub fn new(process: &Process, runtime: u32, chances: [Chance; 6]) -> Arc<Self> {
-        let [chance, orders, extras, unpolled, habits, quirks] = chances;
+    pub fn new(process: &Process, runtime: u32, chances: [Chance; 7]) -> Arc<Self> {
+        let [chance, orders, extras, unpolled, habits, quirks, readers] = chances;
         let late = if chance.percent(process.plan.slow) {
             if process.plan.rhythmic {
                 Lateness::Always(chance.pick(&process.plan.pauses))
@@ -147,6 +149,7 @@ impl Caller {
             unpolled,
             habits,
             quirks,
+            readers,
             late,
         })
     }
@@ -223,6 +226,12 @@ impl Caller {
             .strategy(strategy)
             .lease(lease)
             .renew(renewed);
+        // The nested calls of the other ways write.
+        let may_read = !matches!(way, Way::Nested | Way::Siblings | Way::TakenAlong);
+        let reads = may_read && plan.readers > 0 && self.readers.percent(plan.readers);
+        if reads {
+            lock = lock.read();
+        }
         let mut at_least = Duration::ZERO;
         match way {
             Way::RunInBackground => lock = lock.release(Release::Background),
@@ -248,6 +257,7 @@ impl Caller {
             renewed,
             max_hold,
             at_least,
+            reads,
             ..self.wanted(way, vec![key.to_owned()], wait, strategy)
         };
         (lock, self.process.ledger.begin(wanted))
@@ -274,6 +284,7 @@ impl Caller {
             renewed: true,
             max_hold: None,
             at_least: Duration::ZERO,
+            reads: false,
             runs: !matches!(
                 way,
                 Way::Guard | Way::DroppedGuard | Way::ExtendedGuard | Way::LeakedGuard

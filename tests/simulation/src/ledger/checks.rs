@@ -23,6 +23,9 @@ const UNCONFIRMED: u64 = 10;
 /// The longest time, in milliseconds, for which a call waits for its last answer over a far line: four round trips, each
 /// of which counts as one second at most.
 const FAR: u64 = 4_000;
+/// The longest time, in milliseconds, from the moment at which a call leaves the queue until it has ended. A writer that
+/// leaves lets the readers behind it enter.
+const LEAVES: u64 = 50;
 /// The longest time, in milliseconds, from the end of a minimum hold until a probe finds the lock.
 const PROBED: u64 = 250;
 /// The time, in milliseconds, that a call needs at most for its replicas.
@@ -88,13 +91,15 @@ impl State {
             return None;
         }
         let before = self.calls.iter().find(|(_, other)| {
+            let are_readers = this.wanted.reads && other.wanted.reads;
             other.waits
+                && !are_readers
                 && other.wanted.queues
                 && other.wanted.prompt
                 && other.wanted.keys.len() == 1
                 && other.wanted.keys[0] == key
                 && other.began + 100 < this.began
-                && other.began + other.wait() > now
+                && other.began + other.wait() > now + LEAVES
         });
         before.map(|(other, _)| {
             let seen = format!("call {} enters {key} before call {}", call.0, other.0);

@@ -180,7 +180,8 @@ impl Ledger {
         let mut state = self.state();
         let number = state.next;
         state.next += 1;
-        let Some(host) = state.calls.get(&call).map(|call| call.wanted.host) else {
+        let wanted = state.calls.get(&call).map(|call| &call.wanted);
+        let Some((host, reads)) = wanted.map(|wanted| (wanted.host, wanted.reads)) else {
             // The call belongs to a process that was killed.
             return Presence {
                 ledger: self.clone(),
@@ -206,7 +207,8 @@ impl Ledger {
                 || losses
                     .iter()
                     .any(|loss| loss.excuses(&key, other.entered, now));
-            if other.hold.remaining().is_zero() || hold.remaining().is_zero() {
+            let are_readers = reads && other.reads;
+            if are_readers || other.hold.remaining().is_zero() || hold.remaining().is_zero() {
                 continue;
             }
             if lost {
@@ -221,7 +223,13 @@ impl Ledger {
                 ));
             }
         }
-        if let Some((highest, at)) = this.highest
+        // The tokens of readers rise in the order of their grants, and not in the order in which they enter.
+        let before = if reads {
+            this.highest_writer
+        } else {
+            this.highest
+        };
+        if let Some((highest, at)) = before
             && token <= highest
             // In two cases, an entry may have a lower token than the previous entry. First, the owner of a grant that
             // was given before a loss of state may enter after the owner of a later grant. Second, if a server has lost
@@ -240,12 +248,16 @@ impl Ledger {
             ));
         }
         this.highest = this.highest.max(Some((token, now)));
+        if !reads {
+            this.highest_writer = this.highest_writer.max(Some((token, now)));
+        }
         this.latest = Some((host, token));
         this.latest_end = None;
         let free_since = this.inside.is_empty().then_some(this.moved);
         this.moved = now;
         let inside = Inside {
             call,
+            reads,
             host,
             token,
             entered: now,
@@ -256,7 +268,9 @@ impl Ledger {
             server: self.server_of(&key, token),
             replaced: None,
         };
-        let older = |other: &&mut Inside| other.host == host && other.token < token;
+        let older = |other: &&mut Inside| {
+            other.host == host && other.token < token && !(reads && other.reads)
+        };
         for other in this.inside.values_mut().filter(older) {
             other.replaced = other.replaced.or(Some(now));
         }
@@ -266,17 +280,19 @@ impl Ledger {
         found.extend(state.check_wait(call, now));
         found.extend(state.check_order(call, &key, now));
         found.extend(free_since.and_then(|since| state.check_handoff(call, since, now)));
-        found.extend(state.check_retained(call, &key, now));
         found.extend(state.check_fresh(call, &key, number, now, &self.plan));
-        found.extend(self.check_replicated(&state, call, &key, token));
-        let left = state.keys[&key].inside.get(&number);
-        let left = left.map_or(0, |inside| millis(inside.hold.remaining()));
-        found.extend(self.check_claim(&state, call, &key, token, left));
-        found.extend(self.check_overtaken(&state, call, &key, token));
-        found.extend(self.check_lost_grant(&state, call, &key, number, now));
-        found.extend(self.check_majority_tokens(&state, call, &key, number));
-        found.extend(self.check_replica_wait_ends(&state, call, &key, now));
-        found.extend(self.check_hold(&mut state, &key, number, now));
+        if self.plan.readers == 0 {
+            found.extend(state.check_retained(call, &key, now));
+            found.extend(self.check_replicated(&state, call, &key, token));
+            let left = state.keys[&key].inside.get(&number);
+            let left = left.map_or(0, |inside| millis(inside.hold.remaining()));
+            found.extend(self.check_claim(&state, call, &key, token, left));
+            found.extend(self.check_overtaken(&state, call, &key, token));
+            found.extend(self.check_lost_grant(&state, call, &key, number, now));
+            found.extend(self.check_majority_tokens(&state, call, &key, number));
+            found.extend(self.check_replica_wait_ends(&state, call, &key, now));
+            found.extend(self.check_hold(&mut state, &key, number, now));
+        }
         if let Some(call) = state.calls.get_mut(&call) {
             call.waits = false;
         }
@@ -295,7 +311,10 @@ impl Ledger {
         let now = self.history.now();
         let mut guard = self.state();
         let state = &mut *guard;
-        let lost = self.check_cause(state, key, number);
+        let lost = match self.plan.readers {
+            0 => self.check_cause(state, key, number),
+            _ => None,
+        };
         if let Some(this) = state.keys.get_mut(key) {
             this.moved = now;
             this.released = None;
@@ -313,13 +332,16 @@ impl Ledger {
                     // process that has lost its connection learns only over the next one that the server has lost a
                     // grant. Until then, it passes the turn on in memory.
                     call.is_overtaken = others.any(|other| {
-                        other.token > inside.token
+                        !(inside.reads && other.reads)
+                            && other.token > inside.token
                             && other.entered > inside.entered
                             && other.entered + RECONNECTED < now
                     });
                     if inside.hold.loss().is_none() {
                         call.token = Some(inside.token);
-                        this.retained = inside.entered + millis(call.wanted.at_least);
+                        let before = if inside.reads { this.retained } else { 0 };
+                        let retained = inside.entered + millis(call.wanted.at_least);
+                        this.retained = before.max(retained);
                         this.kept = millis(call.wanted.lease);
                         // The minimum hold counts from the grant.
                         let grant = match call.wanted.prompt {
@@ -383,12 +405,12 @@ impl Ledger {
         }
         let mut found: Vec<_> = state.check_wait(call, now).into_iter().collect();
         found.extend(state.check_return(call, now, self.plan.delay));
-        if error.is_none() {
+        if error.is_none() && self.plan.readers == 0 {
             found.extend(self.check_confirmed(&state, call));
         }
         if let Some(error) = error {
             found.extend(state.check_error(call, error, now, &self.plan));
-            if matches!(error, LockError::Busy { .. }) {
+            if matches!(error, LockError::Busy { .. }) && self.plan.readers == 0 {
                 found.extend(self.check_busy(&state, call, now));
             }
         }
@@ -526,12 +548,13 @@ impl Ledger {
         }
     }
 
-    /// Returns the `lease` of this call, and whether it is renewed. Returns `None` if the call's process was killed.
+    /// Returns the `lease` of this call, and whether it can become longer: because it is renewed, or because another reader
+    /// of the same grant extends it. Returns `None` if the call's process was killed.
     #[must_use]
     pub fn lease_of(&self, call: CallId) -> Option<(Duration, bool)> {
         let state = self.state();
         let wanted = &state.calls.get(&call)?.wanted;
-        Some((wanted.own_lease, wanted.renewed))
+        Some((wanted.own_lease, wanted.renewed || wanted.reads))
     }
 
     /// Returns whether this call has begun and has not ended.

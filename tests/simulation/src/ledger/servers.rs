@@ -219,7 +219,10 @@ impl Ledger {
         found.extend(self.check_silence(state, now));
         found.extend(self.check_marks(state));
         found.extend(self.check_quarantine(state, now));
-        let keys: Vec<String> = state.keys.keys().cloned().collect();
+        let keys: Vec<String> = match self.plan.readers {
+            0 => state.keys.keys().cloned().collect(),
+            _ => Vec::new(),
+        };
         for key in keys {
             let inside: Vec<u64> = state.keys[&key].inside.keys().copied().collect();
             for number in inside {

@@ -106,6 +106,8 @@ pub struct Wanted {
     pub max_hold: Option<Duration>,
     /// The minimum hold of the call. Zero if there is none.
     pub at_least: Duration,
+    /// Whether the call reads.
+    pub reads: bool,
     /// Whether the engine runs the body of the call, and drops the body if the lease is lost.
     pub runs: bool,
     /// The number of entries that the body makes into its own lock. If the lock is lost, these entries can queue.
@@ -187,6 +189,7 @@ impl Call {
 #[derive(Debug)]
 pub(super) struct Inside {
     pub(super) call: CallId,
+    pub(super) reads: bool,
     pub(super) host: HostId,
     pub(super) token: u64,
     pub(super) entered: u64,
@@ -219,6 +222,8 @@ pub(super) struct Key {
     pub(super) latest_end: Option<u64>,
     /// The highest token of the lock, and the time at which its holder entered.
     pub(super) highest: Option<(u64, u64)>,
+    /// The same for the writers.
+    pub(super) highest_writer: Option<(u64, u64)>,
     /// The latest time at which a caller entered, left, or may have held the lock.
     pub(super) moved: u64,
     /// For each server, the token of a grant under which no body runs, and the time at which the ledger first saw it.

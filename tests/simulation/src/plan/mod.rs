@@ -75,6 +75,9 @@ const LOST_ANSWERS: u64 = 2_000_650;
 /// something else is still under way (see [`Plan::with_deadlines`]).
 const DEADLINES: u64 = 2_100_002;
 
+/// The same for the stream that decides in which plans some calls read (see [`Plan::readers`]).
+const READERS: u64 = 2_200_477;
+
 /// A change of a plan, which draws its options from the given random numbers.
 type Change = fn(Plan, &Chance) -> Plan;
 
@@ -212,6 +215,9 @@ pub struct Plan {
     pub slow_moves: bool,
     /// Whether some releases are no longer polled after their first poll.
     pub unpolled_releases: bool,
+    /// The percentage of calls that read. If some read, the judge leaves out the checks that compare one grant with the
+    /// servers.
+    pub readers: u32,
 }
 
 impl Plan {
@@ -308,6 +314,7 @@ impl Plan {
             pauses: vec![300, 900, 1_100, 1_500, 1_900, 2_500],
             slow_moves: false,
             unpolled_releases: false,
+            readers: 0,
         };
         let plan = if store == Store::Redlock && Chance::new(seed, DRIFT).percent(40) {
             Self {
@@ -333,7 +340,7 @@ impl Plan {
             (LOST_ANSWERS, 20, Self::with_lost_answers),
             (DEADLINES, 15, Self::with_deadlines),
         ];
-        changes
+        let plan = changes
             .into_iter()
             .fold(plan, |plan, (stream, percent, change)| {
                 let chance = Chance::new(seed, stream);
@@ -341,7 +348,17 @@ impl Plan {
                     true => change(plan, &chance),
                     false => plan,
                 }
-            })
+            });
+        plan.with_readers(&Chance::new(seed, READERS))
+    }
+
+    /// Changes the plan so that some calls read, if the locks have readers.
+    fn with_readers(self, chance: &Chance) -> Self {
+        if !chance.percent(15) || !self.store.has_queue() {
+            return self;
+        }
+        let readers = chance.pick(&[20, 50, 90]);
+        Self { readers, ..self }
     }
 
     /// Changes the plan so that each process has one runtime and accurate clocks, and all callers wait in queues, are
@@ -484,6 +501,9 @@ impl Plan {
         }
         if self.slow_moves {
             add(&|plan| plan.slow_moves = false);
+        }
+        if self.readers > 0 {
+            add(&|plan| plan.readers = 0);
         }
         if self.unpolled_releases {
             add(&|plan| plan.unpolled_releases = false);

@@ -5,8 +5,10 @@
 //! This file only makes decisions: it uses no I/O, no clock and no tokio. [`cohorts`](super::cohorts)
 //! stores the cohorts, and calls their methods.
 //!
+//! The members of a cohort of readers all have their turns at once, and the grant is released after the last of them has left.
+//!
 //! # Rules
-//! 1. At most one member of a cohort has the turn, and holds the lock by it.
+//! 1. At most one member of a cohort has the turn, and holds the lock by it, unless the members are readers.
 //! 2. A member gets its turn by one change of the state in memory. An answer from the server alone never lets a member
 //!    take its turn.
 //! 3. A request to the server belongs to the member that had the turn when the request was sent. If this member no
@@ -22,6 +24,7 @@ use std::{collections::VecDeque, ops::Range, time::Duration};
 use lock_core::{
     fencing::FencingToken,
     lease::{CLAIM, Grant, Moment, less_drift},
+    options::Mode,
     owner::OwnerId,
 };
 
@@ -61,6 +64,8 @@ enum State {
 pub(crate) enum Departure {
     /// The turn is free, and passes to the next member of the cohort.
     Free,
+    /// Other readers of the cohort are still inside.
+    OthersStay,
     /// The cohort has ended, and the server has not confirmed the release yet.
     Ended,
     /// The member that leaves no longer has the turn.
@@ -74,9 +79,12 @@ pub(crate) enum Departure {
 pub(crate) struct Cohort {
     tokens: Range<u64>,
     lease: Duration,
+    mode: Mode,
     /// The moment at which this process learnt of the grant.
     known_since: Moment,
-    turn: Turn,
+    /// The turns of the members that hold the lock: of one, or of all readers that have not left. If none holds it, the last
+    /// turn.
+    turns: Vec<Turn>,
     state: State,
     /// The members whose turn is still to come.
     to_come: VecDeque<OwnerId>,
@@ -101,8 +109,9 @@ impl Cohort {
         Some(Self {
             tokens: grant.first..grant.first + grant.owners.len() as u64,
             lease: grant.lease,
+            mode: grant.mode,
             known_since: now,
-            turn,
+            turns: vec![turn],
             state: State::Granted,
             to_come: grant.owners.iter().copied().collect(),
             until: grant.until(),
@@ -125,8 +134,23 @@ impl Cohort {
         self.until
     }
 
+    pub(crate) fn is_shared(&self) -> bool {
+        self.mode == Mode::Read
+    }
+
+    /// Returns the newest turn.
     pub(crate) fn turn(&self) -> Turn {
-        self.turn
+        *self.turns.last().expect("a cohort keeps its last turn")
+    }
+
+    /// Returns the turn of this member; `None` if it has none.
+    pub(crate) fn turn_of(&self, owner: OwnerId) -> Option<Turn> {
+        let mut turns = self.turns.iter().copied();
+        turns.find(|turn| turn.owner == owner && self.state == State::Inside)
+    }
+
+    fn knows(&self, token: u64) -> bool {
+        self.turns.iter().any(|turn| turn.token == token)
     }
 
     pub(crate) fn to_come(&self) -> &VecDeque<OwnerId> {
@@ -140,7 +164,7 @@ impl Cohort {
 
     /// Returns whether the member with this token has the turn.
     pub(crate) fn has_turn(&self, token: u64) -> bool {
-        self.turn.token == token && !self.is_over()
+        self.knows(token) && !self.is_over()
     }
 
     /// Returns whether the cohort is over, so that no member has the turn any longer.
@@ -149,7 +173,7 @@ impl Cohort {
     }
 
     pub(crate) fn is_inside(&self, owner: OwnerId) -> bool {
-        self.turn.owner == owner && self.state == State::Inside
+        self.turn_of(owner).is_some()
     }
 
     /// Returns whether a member has the turn, or whether the release of the grant is not confirmed.
@@ -190,21 +214,22 @@ impl Cohort {
         Some(Turn { token, owner })
     }
 
-    /// Lets a member have the turn. After this call, the previous member no longer has it.
+    /// Lets a member have the turn. After this call, the previous member no longer has it, unless both are readers.
     pub(crate) fn enter(&mut self, turn: Turn) {
-        self.turn = turn;
+        if !self.is_shared() || self.state == State::Granted {
+            self.turns.clear();
+        }
+        self.turns.push(turn);
         self.state = State::Inside;
     }
 
     /// Returns the grant by which this member holds the lock; `None` if it does not have the turn, or if the local deadline has
     /// passed.
     pub(crate) fn grant_of(&self, owner: OwnerId, now: Moment) -> Option<Grant> {
-        if !self.is_inside(owner) || self.until <= now {
-            return None;
-        }
+        let turn = self.turn_of(owner).filter(|_| self.until > now)?;
         let valid_until = self.until.min(now + less_drift(self.lease));
         Some(Grant {
-            token: FencingToken::new(self.turn.token),
+            token: FencingToken::new(turn.token),
             valid_until: Some(valid_until),
             validity: valid_until.since(now),
             queued: true,
@@ -255,7 +280,7 @@ impl Cohort {
 
     /// Records that the server has queued the other members again.
     pub(crate) fn has_queued(&mut self, token: u64) {
-        if self.turn.token == token {
+        if self.knows(token) {
             self.queueing.clear();
         }
     }
@@ -274,8 +299,15 @@ impl Cohort {
 
     /// Returns what the engine has to do when the member with this token leaves.
     pub(crate) fn leave(&mut self, token: u64) -> Departure {
-        if self.turn.token != token {
+        if !self.knows(token) {
             return Departure::Stale;
+        }
+        if self.turns.len() > 1 {
+            self.turns.retain(|turn| turn.token != token);
+            return match self.is_over() {
+                true => Departure::Stale,
+                false => Departure::OthersStay,
+            };
         }
         match self.state {
             State::Granted | State::Inside => Departure::Free,

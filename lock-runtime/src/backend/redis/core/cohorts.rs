@@ -17,6 +17,7 @@ use lock_core::{
     fencing::FencingToken,
     key::LockName,
     lease::{CLAIM, Grant, Moment},
+    options::Mode,
     owner::OwnerId,
 };
 
@@ -51,7 +52,7 @@ pub(crate) struct Entry {
 pub(crate) type Entries = BTreeMap<(LockName, u64), Entry>;
 
 impl Entry {
-    /// Passes the turn to the next member that is still waiting. A member whose runtime is silent misses its turn: at its
+    /// Passes the turn to the next member that is still waiting, or to all such members of a cohort of readers. A member whose runtime is silent misses its turn: at its
     /// next poll, it queues again at its old place.
     fn pass<P: Parts>(
         &mut self,
@@ -65,11 +66,14 @@ impl Entry {
             let is_silent = lines.is_silent(self.link, name, turn.owner, is_silent);
             if lines.tell(self.link, name, turn.owner, Ended::Turn) {
                 if is_silent {
-                    next = Next::Silent;
+                    next = next.max(Next::Silent);
                     continue;
                 }
                 self.cohort.enter(turn);
-                return Next::Inside;
+                next = Next::Inside;
+                if !self.cohort.is_shared() {
+                    break;
+                }
             }
         }
         next
@@ -108,14 +112,14 @@ impl Entry {
 }
 
 /// The outcome of the search for the next member of a cohort.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Next {
-    /// A member has the turn.
-    Inside,
-    /// Members were waiting, but their runtimes do not run. They have missed their turns.
-    Silent,
     /// No member is still waiting, or the local deadline of the grant has passed.
     Nobody,
+    /// Members were waiting, but their runtimes do not run. They have missed their turns.
+    Silent,
+    /// A member has the turn.
+    Inside,
 }
 
 /// The members of a cohort that have to queue again, because the member that has the turn keeps the grant alone.
@@ -215,6 +219,9 @@ fn may_begin(
             && entry.link == link
     };
     let is_newer = |entry: &mut Entry| {
+        if entry.cohort.is_shared() && grant.mode == Mode::Read {
+            return false; // readers can be inside together
+        }
         let is_later = entry.left.is_none() && entry.cohort.first() > grant.first;
         is_later && (grant.is_pushed || !is_past(entry))
     };
@@ -231,11 +238,17 @@ fn may_begin(
     known.cohort.is_suspended() && !is_old
 }
 
-/// Records that a new grant replaces the known grants of the lock, which the server has usually lost. Returns the
-/// sessions whose waiting members have to queue again.
-fn replace_others(cohorts: &mut Entries, name: &LockName, now: Moment) -> Vec<Link> {
+/// Records that a new grant replaces the known grants of the lock, which the server has usually lost. A grant to readers
+/// replaces no grants to readers. Returns the sessions whose waiting members have to queue again.
+fn replace_others(
+    cohorts: &mut Entries,
+    name: &LockName,
+    is_shared: bool,
+    now: Moment,
+) -> Vec<Link> {
     let (mut requeue, mut forgotten) = (Vec::new(), Vec::new());
-    for other in of_lock(cohorts, name) {
+    let replaced = |other: &&mut Entry| !(is_shared && other.cohort.is_shared());
+    for other in of_lock(cohorts, name).filter(replaced) {
         if !other.cohort.is_over() && other.replaced.is_none() {
             requeue.push(other.link);
         }
@@ -371,7 +384,7 @@ impl<P: Parts> Core<P> {
         let suspended = self.cohorts.remove(&key);
         let waiting = entry.has_waiting(name, &self.lines);
         if passed || waiting {
-            chores.requeue = replace_others(&mut self.cohorts, name, now);
+            chores.requeue = replace_others(&mut self.cohorts, name, entry.cohort.is_shared(), now);
         }
         if !passed && waiting {
             // The local deadline of the grant has passed, so the members queue again.
@@ -414,6 +427,7 @@ impl<P: Parts> Core<P> {
                 entry.left.get_or_insert(now);
                 return Passed::Stale;
             }
+            Departure::OthersStay => return Passed::On,
             Departure::Free => {}
         }
         if entry.replaced.is_some() {
@@ -447,10 +461,11 @@ impl<P: Parts> Core<P> {
         name: &LockName,
         owner: OwnerId,
     ) -> Option<(FencingToken, Moment)> {
-        let mut present = of_lock(&mut self.cohorts, name).filter(|entry| entry.replaced.is_none());
-        let entry = present.rfind(|entry| entry.cohort.is_inside(owner))?;
-        let token = FencingToken::new(entry.cohort.turn().token);
-        Some((token, entry.cohort.latest_end()))
+        let present = of_lock(&mut self.cohorts, name).filter(|entry| entry.replaced.is_none());
+        present.rev().find_map(|entry| {
+            let turn = entry.cohort.turn_of(owner)?;
+            Some((FencingToken::new(turn.token), entry.cohort.latest_end()))
+        })
     }
 
     /// Determines what the heartbeat of a session has to do for the session's cohorts. If the local deadline of a grant has

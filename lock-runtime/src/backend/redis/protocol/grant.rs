@@ -7,15 +7,39 @@
 //! channels, subscribe and publish, but cannot read keys, can neither forge nor change a message about a grant. A repeated
 //! message about a grant has no effect, because each owner remembers the newest grant of which it was notified.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use lock_core::{
     fencing::FencingToken,
     key::LockName,
     lease::{CLAIM, Grant, Moment, less_drift},
+    options::Mode,
     owner::OwnerId,
 };
 use uuid::Uuid;
+
+use crate::backend::redis::protocol::command::whole_millis;
+
+/// The length of a lease in ms, followed by the letter `r` if the caller reads.
+pub(crate) struct LeaseWord(pub(crate) Duration, pub(crate) Mode);
+
+impl LeaseWord {
+    /// Parses the word.
+    pub(crate) fn read(word: &str) -> Option<Self> {
+        let (millis, mode) = match word.strip_suffix('r') {
+            Some(millis) => (millis, Mode::Read),
+            None => (word, Mode::Write),
+        };
+        Some(Self(Duration::from_millis(millis.parse().ok()?), mode))
+    }
+}
+
+impl fmt::Display for LeaseWord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mode = if self.1 == Mode::Read { "r" } else { "" };
+        write!(f, "{}{mode}", whole_millis(self.0))
+    }
+}
 
 /// A grant, as described in a message or in an answer of the server.
 #[derive(Debug, Clone)]
@@ -24,6 +48,8 @@ pub(crate) struct GrantSnapshot {
     pub(crate) first: u64,
     pub(crate) owners: Vec<OwnerId>,
     pub(crate) lease: Duration,
+    /// Who else can be inside the lock.
+    pub(crate) mode: Mode,
     /// The id of the session to which the lock was granted.
     pub(crate) session_id: String,
     /// True if the grant came in a message, and false if it came in the answer to a request.
@@ -58,11 +84,12 @@ impl GrantSnapshot {
         after: Moment,
     ) -> Option<Self> {
         let owners = owners.split(' ').map(read_owner);
-        let lease = Duration::from_millis(lease.parse().ok()?);
+        let LeaseWord(lease, mode) = LeaseWord::read(lease)?;
         Some(Self {
             first: first.parse().ok()?,
             owners: owners.collect::<Option<_>>()?,
             lease,
+            mode,
             session_id: session_id.to_owned(),
             validity: lease.min(CLAIM),
             is_pushed: true,

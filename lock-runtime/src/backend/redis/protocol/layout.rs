@@ -158,6 +158,8 @@ fn redisson_name(prefix: &str, lock: &LockName) -> String {
 #[derive(Debug)]
 pub(crate) struct Scripts {
     pub(crate) acquire: &'static Lazy<Script>,
+    /// The script with which a reader acquires the lock. Redisson's layout has no readers.
+    pub(crate) acquire_shared: &'static Lazy<Script>,
     pub(crate) multi_acquire: &'static Lazy<Script>,
     pub(crate) release: &'static Lazy<Script>,
     pub(crate) retain: &'static Lazy<Script>,
@@ -173,6 +175,7 @@ pub(crate) struct Scripts {
 
 static NATIVE: Scripts = Scripts {
     acquire: &scripts::ACQUIRE,
+    acquire_shared: &scripts::ACQUIRE_SHARED,
     multi_acquire: &scripts::MULTI_ACQUIRE,
     release: &scripts::RELEASE,
     retain: &scripts::RETAIN,
@@ -190,6 +193,7 @@ mod redisson {
 
     pub(super) static ON_SERVER: Scripts = Scripts {
         acquire: &scripts::REDISSON_ACQUIRE,
+        acquire_shared: &scripts::REDISSON_ACQUIRE,
         multi_acquire: &scripts::REDISSON_MULTI_ACQUIRE,
         release: &scripts::REDISSON_RELEASE,
         retain: &scripts::REDISSON_RETAIN,
@@ -203,6 +207,7 @@ mod redisson {
     /// The scripts in a Redis Cluster, where releases are announced on shard channels.
     pub(super) static IN_CLUSTER: Scripts = Scripts {
         acquire: &scripts::REDISSON_ACQUIRE,
+        acquire_shared: &scripts::REDISSON_ACQUIRE,
         multi_acquire: &scripts::REDISSON_MULTI_ACQUIRE,
         release: &scripts::REDISSON_CLUSTER_RELEASE,
         retain: &scripts::REDISSON_CLUSTER_RETAIN,
@@ -232,6 +237,7 @@ impl Scripts {
     pub(crate) fn load(&self) -> redis::Pipeline {
         let Self {
             acquire,
+            acquire_shared: _,
             multi_acquire,
             release,
             retain,

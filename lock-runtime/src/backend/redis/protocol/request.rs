@@ -14,6 +14,7 @@ use lock_core::{
     error::HeldBy,
     fencing::FencingToken,
     lease::{CLAIM, Grant, Moment, less_drift},
+    options::Mode,
     owner::OwnerId,
 };
 use redis::{FromRedisValue, Value};
@@ -22,7 +23,7 @@ use crate::{
     backend::redis::{
         protocol::{
             command::{claim_ms, millis, whole_millis},
-            grant::GrantSnapshot,
+            grant::{GrantSnapshot, LeaseWord},
             layout::{Names, Scripts},
             words::{Since, members, read_holder, word},
         },
@@ -45,6 +46,7 @@ pub(crate) struct AcquireRequest {
     pub(crate) scripts: &'static Scripts,
     pub(crate) owner: OwnerId,
     pub(crate) lease: Duration,
+    mode: Mode,
     pub(crate) wait: Duration,
     session_id: Arc<str>,
     /// The words `application/host/pid`, in escaped form (see `words.rs`). Together with `function`
@@ -119,6 +121,7 @@ impl AcquireRequest {
             names,
             owner: request.owner,
             lease: request.lease.time,
+            mode: request.mode,
             wait: request.wait,
             session_id,
             process,
@@ -198,11 +201,11 @@ impl AcquireRequest {
 
     /// Returns the owner's entry in the queue.
     pub(crate) fn member(&self) -> String {
-        let [lease, wait] = [self.lease, self.wait].map(whole_millis);
+        let wait = whole_millis(self.wait);
         let mut member = String::with_capacity(TEXT);
         let _ = write!(member, "{}|", self.owner);
         member.push_str(&self.session_id);
-        let _ = write!(member, "|{lease}|{wait}|");
+        let _ = write!(member, "|{}|{wait}|", self.lease_word());
         self.push_words(&mut member);
         member
     }
@@ -210,13 +213,18 @@ impl AcquireRequest {
     /// Returns the part of the stored grant that follows the token, for a request that is sent now over `connection`.
     pub(crate) fn tail(&self, connection: &Connection) -> String {
         let mut tail = String::with_capacity(TEXT);
-        let _ = write!(tail, "{}|", whole_millis(self.lease));
+        let _ = write!(tail, "{}|", self.lease_word());
         tail.push_str(&self.session_id);
         let _ = write!(tail, "|{}|", self.owner);
         self.push_words(&mut tail);
         let since = Since(connection.server_micros(self.context.now()));
         let _ = write!(tail, "|{since}");
         tail
+    }
+
+    /// Returns the lease in ms, and the mode.
+    pub(crate) fn lease_word(&self) -> LeaseWord {
+        LeaseWord(self.lease, self.mode)
     }
 
     fn push_words(&self, text: &mut String) {
@@ -285,15 +293,20 @@ impl AcquireRequest {
             // Only a caller that does not wait can grant the lock to the next waiter.
             let key_count = if self.wait.is_zero() { keys.len() } else { 3 };
             let (tail, not_after) = (self.tail(connection), self.not_after(connection));
-            // The answer to an earlier request was lost. The caller does not lose its place with the answer.
-            let place = if self.wait.is_zero() {
+            // The answer to an earlier request was lost. The caller does not lose its place with the answer. A reader that
+            // does not wait asks for no place, but the script looks for its earlier grant.
+            let place = if self.wait.is_zero() && self.mode == Mode::Write {
                 String::new()
             } else {
                 self.place_to_request(connection, place, self.context.now())
             };
+            let (script, lease) = match self.mode {
+                Mode::Read => (self.scripts.acquire_shared, self.lease_word().to_string()),
+                _ => (self.scripts.acquire, millis(self.lease)),
+            };
             let args = [
                 tail.as_str(),
-                &millis(self.lease),
+                &lease,
                 &connection.floor,
                 &millis(self.wait),
                 claim_ms(),
@@ -301,7 +314,7 @@ impl AcquireRequest {
                 &place,
             ];
             let count = args.len() - usize::from(place.is_empty());
-            connection.run(self.scripts.acquire, &keys[..key_count], &args[..count])
+            connection.run(script, &keys[..key_count], &args[..count])
         };
         let (reply, sent) = asking.await?;
         let reply = match reply {

@@ -18,6 +18,8 @@ macro_rules! scripts {
 scripts! {
     ACQUIRE = NEXT_TOKEN, include_str!("native/acquire_free.lua"), include_str!("native/acquire_queue.lua"), GRANT_NEXT,
         include_str!("native/acquire.lua");
+    ACQUIRE_SHARED = NEXT_TOKEN, GRANT_NEXT, include_str!("native/acquire_shared.lua"),
+        include_str!("native/acquire_queue.lua"), include_str!("native/acquire.lua");
     MULTI_ACQUIRE = NEXT_TOKEN, GRANT_NEXT, include_str!("native/multi_acquire.lua");
     RELEASE = include_str!("native/release_last.lua"), NEXT_TOKEN, GRANT_NEXT, include_str!("native/release.lua");
     RETAIN = NEXT_TOKEN, GRANT_NEXT, include_str!("native/retain.lua");

@@ -17,7 +17,10 @@ use lock_core::{
 };
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 
-use crate::{backend::redis::protocol::grant::read_owner, background::Process};
+use crate::{
+    backend::redis::protocol::grant::{LeaseWord, read_owner},
+    background::Process,
+};
 
 /// The characters that have a meaning in a grant or a queue entry. Bytes outside ASCII are always escaped.
 const SEPARATORS: &AsciiSet = &CONTROLS.add(b' ').add(b'|').add(b'/').add(b'%');
@@ -75,7 +78,9 @@ pub(crate) fn read_holder(grant: &str, remaining: Option<Duration>, now: i128) -
     let mut holder = Holder::new(read_owner(owners.split(' ').next()?)?);
     holder.token = token.parse().ok().map(FencingToken::new);
     holder.remaining = remaining;
-    holder.lease = lease.parse().ok().map(Duration::from_millis);
+    if let Some(LeaseWord(lease, mode)) = LeaseWord::read(lease) {
+        (holder.lease, holder.mode) = (Some(lease), mode);
+    }
     holder.kept = session_id.is_empty();
     holder.held_for = elapsed(since, now);
     holder.caller = caller(words);

@@ -18,6 +18,7 @@ use lock_core::{
     key::LockName,
     layout::Layout,
     lease::{CLAIM, Moment, less_drift},
+    options::Mode,
     owner::OwnerId,
 };
 use redis::Value;
@@ -434,8 +435,8 @@ pub(crate) async fn status(server: &Arc<Server>, name: &LockName) -> Result<Stat
         Layout::Redisson => vec![names.grant()],
     };
     let answered = server.run(name, server.scripts.status, &keys, &[]).await?;
-    type Seen = (usize, Option<Vec<u8>>, i64, (u64, u64));
-    let (queued, held, left, (seconds, micros)): Seen =
+    type Seen = (usize, Option<Vec<u8>>, i64, (u64, u64), Vec<(Vec<u8>, u64)>);
+    let (queued, held, left, (seconds, micros), readers): Seen =
         redis::from_redis_value(answered.value).map_err(|error| not_understood(&error))?;
     let held = held.as_deref().map(String::from_utf8_lossy);
     let now = i128::from(seconds) * 1_000_000 + i128::from(micros);
@@ -443,16 +444,29 @@ pub(crate) async fn status(server: &Arc<Server>, name: &LockName) -> Result<Stat
     let mut holder = held
         .as_deref()
         .and_then(|held| read_holder(held, left, now));
-    let mut others = held.as_deref().map_or(0, members).saturating_sub(1);
+    let is_shared = holder
+        .as_ref()
+        .is_some_and(|holder| holder.mode == Mode::Read);
+    let mut others = match is_shared {
+        true => 0, // all owners of a grant of readers are inside
+        false => held.as_deref().map_or(0, members).saturating_sub(1),
+    };
     // The server does not know which member of a cohort has the turn, because only the cohort's process knows it.
-    if let Some(holder) = &mut holder
+    if !is_shared
+        && let Some(holder) = &mut holder
         && let Some(token) = holder.token
         && let Some((turn, waiting)) = server.core.with(|core| core.seen(name, token.get()))
     {
         (holder.token, holder.owner) = (Some(FencingToken::new(turn.token)), turn.owner);
         others = waiting;
     }
-    Ok(Status::new(holder, queued + others))
+    let mut status = Status::new(holder, queued + others);
+    let readers = readers.iter().filter_map(|(grant, left)| {
+        let left = Duration::from_millis(*left);
+        read_holder(&String::from_utf8_lossy(grant), Some(left), now)
+    });
+    status.others.extend(readers);
+    Ok(status)
 }
 
 /// Reads the first waiters in the queue of a lock.

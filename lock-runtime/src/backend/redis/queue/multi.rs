@@ -13,7 +13,7 @@ use redis::Value;
 use crate::backend::redis::{
     core::acquisition::Event,
     protocol::{
-        command::{claim_ms, millis},
+        command::claim_ms,
         request::{AcquireRequest, decode},
     },
     queue::{
@@ -130,7 +130,7 @@ async fn ask(
     let Some(first) = all.first() else {
         return Ok(MultiAnswer::Granted(Vec::new()));
     };
-    let (lease, not_after) = (millis(first.lease), first.not_after(connection));
+    let (lease, not_after) = (first.lease_word().to_string(), first.not_after(connection));
     let tails: Vec<String> = all.iter().map(|args| args.tail(connection)).collect();
     let mut keys = vec![first.names.fence()];
     let mut args = vec![&lease, &connection.floor, claim_ms(), &not_after];

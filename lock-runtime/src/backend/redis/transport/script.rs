@@ -79,6 +79,7 @@ impl Script {
 fn gives(name: &str, reply: &Value) -> bool {
     let name = name.trim_start_matches("redisson_");
     let name = name.trim_start_matches("cluster_");
+    let name = name.trim_end_matches("_shared");
     let begins_with_text = |fields: &[Value]| matches!(fields.first(), Some(Value::BulkString(_)));
     match (name, reply) {
         // A token is a time in µs, or follows one (`next_token.lua`). The other scripts give small numbers.

@@ -5,10 +5,27 @@
 -- - Another owner holds the lock, and the caller does not wait.
 -- - The caller already holds the lock.
 
+local reads = string.sub(lease, -1) == 'r'
+
 local function take()
   local token = next_token(KEYS[3], ARGV[3], 1)
-  redis.call('SET', KEYS[1], string.format('%.0f|', token) .. ARGV[1], 'PX', lease)
+  if reads then
+    local time = redis.call('TIME')
+    local left = tonumber(string.match(lease, '^%d+'))
+    add_reader(KEYS[1], token, ARGV[1], left, '', time[1] * 1000000 + time[2])
+  else
+    redis.call('SET', KEYS[1], string.format('%.0f|', token) .. ARGV[1], 'PX', lease)
+  end
   return token -- granted, with the whole lease left
+end
+
+if held == SHARED then
+  -- The caller does not wait, so no probe is sent for it.
+  grant_beside(KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[3], ARGV[5], session_id)
+  held = read(KEYS[1])
+  if held == SHARED and reads and redis.call('EXISTS', KEYS[2]) == 0 then
+    return take()
+  end
 end
 
 if not held then
@@ -24,7 +41,7 @@ if not held then
     if is_unwanted(KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[3], ARGV[5], session_id) then
       return take() -- no queued entry is a waiter that is alive
     end
-    held = redis.call('GET', KEYS[1])
+    held = read(KEYS[1])
   end
 end
 if held and string.find(held, owner, 1, true) then
@@ -36,7 +53,9 @@ if held and string.find(held, owner, 1, true) then
   return { 'held', held, left_of(KEYS[1], held), string.format('%.0f', place) }
 end
 if ARGV[4] == '0' then
-  if held then
+  if held == SHARED then
+    held = string.match(redis.call('ZRANGE', KEYS[1], 0, 0)[1] or '', '|(.*)$') or false
+  elseif held then
     clamp(KEYS[1], string.match(held, '^%d+|(%d+)'))
   end
   return { 'busy', held and string.sub(held, 1, 4096) or false }

@@ -1,8 +1,8 @@
 -- Second part of an acquisition. Queues the caller if another owner holds the lock and the caller waits. Otherwise
 -- acquire.lua continues.
 
-local lease, session_id, owner, rest = string.match(ARGV[1], '^(%d+)|([^|]+)|(%x+)()|')
-if not lease or lease ~= ARGV[2] or tonumber(lease) < 1 then
+local lease, session_id, owner, rest = string.match(ARGV[1], '^([1-9]%d*r?)|([^|]+)|(%x+)()|')
+if not lease or lease ~= ARGV[2] then
   return redis.error_reply('BADLEASE a lease is a whole number of ms from 1') -- a lease of 0 would delete the key
 end
 
@@ -10,7 +10,11 @@ end
 -- (where the caller runs).
 local words = string.sub(ARGV[1], rest, (string.find(ARGV[1], '|', rest + 1, true) or 0) - 1)
 local member = owner .. '|' .. session_id .. '|' .. lease .. '|' .. ARGV[4] .. words
-local held = redis.call('GET', KEYS[1])
+local held = redis.pcall('GET', KEYS[1])
+if type(held) == 'table' then
+  redis.call('ZCARD', KEYS[1]) -- fails unless readers hold the lock (see grant_next.lua)
+  held = 'shared'
+end
 
 -- Queues the caller behind all queued owners, or at its place if it has one.
 local function enqueue()

@@ -9,7 +9,8 @@
 -- 2. the owner that keeps the grant
 -- 3. the lease that this owner wants, in ms; the lease is extended if less is left (0: not extended)
 -- 4. for each member behind it: its queue entry (`owner|session_id|lease|wait|words`), and then its place
-local held = redis.call('GET', KEYS[1])
+local held = redis.pcall('GET', KEYS[1])
+held = type(held) == 'string' and held -- not a sorted set of readers
 local token, longest, session_id, owners, rest = string.match(held or '', '^(%d+)|(%d+)|([^|]+)|([%x ]+)(|.*)$')
 local left = redis.call('PTTL', KEYS[1])
 local _, last = string.find(owners or '', ARGV[2], 1, true)

@@ -8,6 +8,10 @@
 --   are a cohort: neighbours in the queue with the same session and the same lease, which hold the lock one after
 --   another. The first owner has the stored token, and the others have the tokens that follow. `words` tell people
 --   where the first owner runs, and `since` tells them the time of the grant (see words.rs).
+--   If readers hold the lock, the key is a sorted set of such grants instead, each behind its deadline (server time in ms):
+--   `deadline|token|lease|…`. `lease` then ends with the letter `r`, and the score is the token. All owners of such a grant
+--   are inside. A `?` after the deadline means that no owner has confirmed the grant yet. The key expires after the last
+--   deadline.
 -- - queue, a sorted set of the waiters: `owner|session_id|lease|wait|words`. The score, the owner's place, is the
 --   server time in µs at which the owner was queued. No two owners have the same score. Another program, or another
 --   version of this library, can leave entries that are not waiters, and scores that are not places. The scripts skip
@@ -16,7 +20,10 @@
 --   time within which the waiter must confirm the grant.
 -- - fence, a string: the newest token of all locks that share this key.
 
-local MEMBER = '^(%x+)|([^|]+)|([1-9]%d*)|(%d+)(.*)$' -- a lease of 0 would delete the key
+local MEMBER = '^(%x+)|([^|]+)|([1-9]%d*r?)|(%d+)(.*)$' -- a lease of 0 would delete the key
+local READER = '^(%d+)(%??)|(%d+|(%d+)r|([^|]*)|.*)$'
+-- The present grant, for a lock that readers hold (see `read`). No grant is equal to this text.
+local SHARED = 'shared'
 local COHORT_AT_MOST = 64
 local OWNER_DIGITS = 32
 -- The number of digits that the ids of all sessions of one process have in common.
@@ -71,6 +78,97 @@ local function left_of(grant, held)
   return math.max(math.min(redis.call('PTTL', grant), lease), 0)
 end
 
+-- Returns the grant, false if the lock is free, or SHARED if readers hold it. Fails if another program has stored something
+-- else.
+local function read(grant)
+  local held = redis.pcall('GET', grant)
+  if type(held) == 'table' then
+    redis.call('ZCARD', grant)
+    return SHARED
+  end
+  return held
+end
+
+-- Lets the key of a lock that readers hold expire after `left` ms at the earliest.
+local function keep_readers(grant, left)
+  if redis.call('PTTL', grant) < left then
+    redis.call('PEXPIRE', grant, left)
+  end
+end
+
+-- Adds a grant of readers. `text` is the part of the grant after its token, and `left` is the time left in ms. `mark` is `?`
+-- if the grant is not confirmed yet. `now` is the server time in µs.
+local function add_reader(grant, token, text, left, mark, now)
+  token = string.format('%.0f', token)
+  local deadline = string.format('%.0f', math.floor(now / 1000) + left)
+  redis.call('ZADD', grant, token, deadline .. mark .. '|' .. token .. '|' .. text)
+  keep_readers(grant, left)
+end
+
+-- Caps the time left of the first grants of readers at their leases, because the clock was set back. `now` is in ms.
+local function cap_readers(grant, now)
+  local longest = 0
+  for _, member in ipairs(redis.call('ZRANGE', grant, 0, ENTRIES_AT_MOST / 2 - 1)) do
+    local deadline, mark, text, lease = string.match(member, READER)
+    if deadline and deadline - now > tonumber(lease) then
+      redis.call('ZADD', grant, string.match(text, '^%d+'), string.format('%.0f', now + lease) .. mark .. '|' .. text)
+      redis.call('ZREM', grant, member)
+      longest = math.max(longest, tonumber(lease))
+    end
+  end
+  keep_readers(grant, longest)
+end
+
+-- Removes the grants of readers whose deadline has passed, from the oldest on, until one has not passed. Returns the time
+-- left of this one in ms, or nil if no reader is left. The session of a grant that was not confirmed becomes the claim, so
+-- that the entries of its process are removed (see set_claimant_aside).
+local function readers_left(grant, claimed, now)
+  now = math.floor(now / 1000)
+  while examined < ENTRIES_AT_MOST do
+    local first = redis.call('ZRANGE', grant, 0, 0)[1]
+    if not first then
+      return nil
+    end
+    local deadline, mark, text, lease, session_id = string.match(first, READER)
+    if not deadline then
+      redis.call('GET', grant) -- fails: another program has stored this sorted set
+    end
+    local left = deadline - now
+    if left > tonumber(lease) then
+      cap_readers(grant, now)
+      left = tonumber(lease)
+    end
+    if left > 0 then
+      return left
+    end
+    redis.call('ZREM', grant, first)
+    if mark ~= '' and session_id ~= '' and claimed then
+      redis.call('SET', claimed, session_id, 'PX', 500)
+    end
+    examined = examined + 1
+  end
+  return 0
+end
+
+-- Finds the grant of a reader. Returns the grant, the time left in ms, and the member of the sorted set. Only repeated
+-- requests and the requests of people look for a grant, because this takes longer the more readers there are.
+local function find_reader(grant, owner, now)
+  local at, some = 0, nil
+  repeat
+    some = redis.call('ZRANGE', grant, at, at + 499)
+    for _, member in ipairs(some) do
+      if string.find(member, owner, 1, true) then
+        local deadline, _, text = string.match(member, READER)
+        local left = (tonumber(deadline) or 0) - math.floor(now / 1000)
+        if left > 0 then
+          return text, left, member
+        end
+      end
+    end
+    at = at + 500
+  until #some < 500
+end
+
 -- Returns a place before the places of all waiters. The script reports this place for an owner that already holds the
 -- lock, because such an owner is no longer in the queue. Scores in the first second of 1970 are not places.
 local function before_all(queue, now)
@@ -110,13 +208,79 @@ local function cohort(queue, owner, session_id, lease, wait, words, now)
   return table.concat(owners, ' '), #owners
 end
 
+-- Offers the lock to a waiter that is alive, and to its cohort. `head` is the waiter's entry, which the calling function has
+-- removed from the queue. Returns the new owners, or nil and their number if their session does not listen.
+local function offer(head, grant, queue, fence, floor, claim, time, now)
+  local owner, session_id, lease, wait, words = string.match(head, MEMBER)
+  local channel = channel_of(session_id)
+  if not is_reachable(channel, fence) then
+    return nil, 0
+  end
+  local owners, count = cohort(queue, owner, session_id, lease, wait, words, now)
+  local token = next_token(fence, floor, count)
+  local given = string.format('%.0f|', token) .. lease .. '|'
+  local text = session_id .. '|' .. owners .. words .. '|' .. time[1] .. '.' .. time[2]
+  local length, reads = string.match(lease, '^(%d+)(r?)')
+  local left = math.min(tonumber(length), tonumber(claim))
+  if reads == '' then
+    redis.call('SET', grant, given .. text, 'PX', left)
+  else
+    add_reader(grant, token, lease .. '|' .. text, left, '?', now)
+  end
+  -- An owner must be notified of its grant. If nobody receives the message, the next waiter gets the lock.
+  local told = given .. owners .. '|' .. grant
+  local signature = redis.sha1hex(session_id .. told .. session_id)
+  local heard = redis.pcall('PUBLISH', channel, signature .. '|' .. told)
+  if type(heard) == 'number' and heard > 0 then
+    return owners, count
+  end
+  if reads ~= '' then
+    local score = string.format('%.0f', token)
+    redis.call('ZREMRANGEBYSCORE', grant, score, score)
+  end
+  return nil, count
+end
+
+-- Lets the readers at the front of the queue enter beside the readers that hold the lock, until a writer is at the front.
+-- Removes the entries of waiters that are not alive or not listening. `silent` contains the sessions that are known not to
+-- listen.
+local function admit_readers(grant, queue, fence, floor, claim, aside, silent)
+  local time = redis.call('TIME')
+  local now = time[1] * 1000000 + time[2]
+  while examined < ENTRIES_AT_MOST do
+    local head = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')
+    if not head[1] then
+      return
+    end
+    examined = examined + 1
+    local owner, session_id, lease, wait = string.match(head[1], MEMBER)
+    local is_alive = owner
+      and #owner == OWNER_DIGITS
+      and not silent[session_id]
+      and not begins_with(session_id, aside)
+      and head[2] + wait * 1000 > now
+    if is_alive and string.sub(lease, -1) ~= 'r' then
+      return
+    end
+    redis.call('ZREM', queue, head[1])
+    if is_alive then
+      local owners, count = offer(head[1], grant, queue, fence, floor, claim, time, now)
+      if not owners then
+        silent[session_id] = true
+        examined = examined + count + ENTRIES_PER_OFFER
+      end
+    end
+  end
+end
+
 -- Grants the lock to the first waiter that is alive and reachable, and to its cohort, and returns the new owners. If
 -- there is no such waiter, deletes the grant and returns nil. The second result is true if the search stopped at
 -- ENTRIES_AT_MOST and the queue still has entries. The search removes the queue entries of sessions that are not
 -- listening. Once such a session is listening again, it notices that its entries are gone, and queues its callers
 -- again. The calling script passes the result of its ZPOPMIN as `head`, so the script's first write is ZPOPMIN or DEL.
 -- Redis allows both commands when it is out of memory, and then allows all further writes of the script. `claimed` is
--- the key of the claim, or nil if the calling script does not know it. `aside` names the sessions whose waiters are
+-- the key of the claim, or nil if the calling script does not know it. If the first such waiter is a reader, all readers
+-- behind it up to the next writer get the lock, too. `aside` names the sessions whose waiters are
 -- skipped (the first result of set_claimant_aside), or is nil.
 local function grant_next(head, grant, queue, claimed, fence, floor, claim, aside)
   local time, now
@@ -127,32 +291,27 @@ local function grant_next(head, grant, queue, claimed, fence, floor, claim, asid
       now = time[1] * 1000000 + time[2]
     end
     examined = examined + 1
-    local owner, session_id, lease, wait, words = string.match(head[1], MEMBER)
+    local owner, session_id, lease, wait = string.match(head[1], MEMBER)
     local is_waiter = owner and #owner == OWNER_DIGITS
     if is_waiter and not silent[session_id] and not begins_with(session_id, aside) and head[2] + wait * 1000 > now then
-      local channel = channel_of(session_id)
-      if is_reachable(channel, fence) then
-        local owners, count = cohort(queue, owner, session_id, lease, wait, words, now)
-        local token = next_token(fence, floor, count)
-        local given = string.format('%.0f|', token) .. lease .. '|'
-        local stored = given .. session_id .. '|' .. owners .. words .. '|' .. time[1] .. '.' .. time[2]
-        redis.call('SET', grant, stored, 'PX', math.min(tonumber(lease), tonumber(claim)))
-        -- An owner must be notified of its grant. If nobody receives the message, the next waiter gets the lock.
-        local told = given .. owners .. '|' .. grant
-        local signature = redis.sha1hex(session_id .. told .. session_id)
-        local heard = redis.pcall('PUBLISH', channel, signature .. '|' .. told)
-        if type(heard) == 'number' and heard > 0 then
-          if claimed and tonumber(lease) >= MIN_CLAIMED_LEASE then
-            redis.call('SET', claimed, session_id, 'PX', math.min(tonumber(lease), tonumber(claim)) + 500)
-          elseif claimed then
-            redis.call('DEL', claimed)
-          end
-          return owners
+      local length = tonumber(lease) -- nil for a reader
+      if not length then
+        redis.call('DEL', grant) -- the present grant is over, and the grants of readers are in a sorted set
+      end
+      local owners, count = offer(head[1], grant, queue, fence, floor, claim, time, now)
+      if owners then
+        if claimed and length and length >= MIN_CLAIMED_LEASE then
+          redis.call('SET', claimed, session_id, 'PX', math.min(length, tonumber(claim)) + 500)
+        elseif claimed then
+          redis.call('DEL', claimed)
         end
-        examined = examined + count
+        if not length then
+          admit_readers(grant, queue, fence, floor, claim, aside, silent)
+        end
+        return owners
       end
       silent[session_id] = true
-      examined = examined + ENTRIES_PER_OFFER
+      examined = examined + count + ENTRIES_PER_OFFER
     end
     if examined >= ENTRIES_AT_MOST then
       redis.call('DEL', grant, claimed or grant)
@@ -219,6 +378,19 @@ local function grant_expired(grant, queue, claimed, fence, floor, claim, speaks)
   local aside, removed = set_claimant_aside(queue, claimed, speaks)
   local given, more = grant_next(redis.call('ZPOPMIN', queue), grant, queue, claimed, fence, floor, claim, aside)
   return given, more, removed
+end
+
+-- Lets waiters enter a lock that readers hold, or have held until now: the readers at the front of the queue, or the next
+-- waiter if no reader is left. Returns the same values as grant_expired, and then the time left of one of the readers in ms.
+local function grant_beside(grant, queue, claimed, fence, floor, claim, speaks)
+  local time = redis.call('TIME')
+  local left = readers_left(grant, claimed, time[1] * 1000000 + time[2])
+  if not left then
+    return grant_expired(grant, queue, claimed, fence, floor, claim, speaks)
+  end
+  local aside, removed = set_claimant_aside(queue, claimed, speaks)
+  admit_readers(grant, queue, fence, floor, claim, aside, {})
+  return nil, examined >= ENTRIES_AT_MOST, removed, left
 end
 
 -- Grants a free lock to its first waiter, for a caller that does not wait. Returns whether the caller can take the lock

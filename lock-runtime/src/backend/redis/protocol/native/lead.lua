@@ -11,8 +11,8 @@
 --
 -- Returns nil if the grant no longer exists. Otherwise returns for how long nobody led before this term (in ms; -1 if no
 -- earlier term is known), and 1 if the leader is asked to resign. A repeated request gets the same answer.
-local held = redis.call('GET', KEYS[1])
-if not held or string.sub(held, 1, #ARGV[1]) ~= ARGV[1] then
+local held = redis.pcall('GET', KEYS[1])
+if type(held) ~= 'string' or string.sub(held, 1, #ARGV[1]) ~= ARGV[1] then
   return false
 end
 local record = redis.call('GET', KEYS[2]) or ''

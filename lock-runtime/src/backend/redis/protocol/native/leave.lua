@@ -17,19 +17,28 @@
 local score = redis.call('ZSCORE', KEYS[2], ARGV[2])
 local ahead = score and ARGV[5] == 'enter' and redis.call('ZRANK', KEYS[2], ARGV[2])
 redis.call('ZREM', KEYS[2], ARGV[2]) -- a server that cannot write reports an error at this command
-local held = redis.call('GET', KEYS[1])
-if score and not held and ARGV[5] == 'enter' then
-  -- The holder's lease has ended, and no script has granted the lock to a waiter yet.
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local held = read(KEYS[1])
+if held == SHARED and not readers_left(KEYS[1], KEYS[4], now) then
+  held = false
+end
+local lease, reads = string.match(ARGV[6], '^(%d+)(r?)')
+if score and ARGV[5] == 'enter' and (not held or held == SHARED and reads == 'r') then
+  -- The holder's lease has ended, and no script has granted the lock to a waiter yet. Or readers hold the lock, and the
+  -- caller reads.
   local aside = set_claimant_aside(KEYS[2], KEYS[4], ARGV[7])
-  local time = redis.call('TIME')
-  local now = time[1] * 1000000 + time[2]
   while examined < ENTRIES_AT_MOST do
     examined = examined + 1
     local head = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
     if not head[1] or tonumber(head[2]) > tonumber(score) then
       local token = next_token(KEYS[3], ARGV[3], 1)
-      local lease = string.match(ARGV[6], '^%d+')
-      redis.call('SET', KEYS[1], string.format('%.0f|', token) .. ARGV[6], 'PX', lease)
+      if reads == 'r' then
+        add_reader(KEYS[1], token, ARGV[6], tonumber(lease), '', now)
+        admit_readers(KEYS[1], KEYS[2], KEYS[3], ARGV[3], ARGV[4], aside, {})
+      else
+        redis.call('SET', KEYS[1], string.format('%.0f|', token) .. ARGV[6], 'PX', lease)
+      end
       return { 'granted', token }
     end
     local _, _, _, wait = string.match(head[1], MEMBER)
@@ -38,8 +47,30 @@ if score and not held and ARGV[5] == 'enter' then
     end
     redis.call('ZREM', KEYS[2], head[1])
   end
-  grant_next(redis.call('ZPOPMIN', KEYS[2]), KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[3], ARGV[4], aside)
-  return { 'left' }
+  if not held then
+    grant_next(redis.call('ZPOPMIN', KEYS[2]), KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[3], ARGV[4], aside)
+    return { 'left' }
+  end
+end
+if held == SHARED then
+  local text, left, member
+  if score then
+    held = string.match(redis.call('ZRANGE', KEYS[1], 0, 0)[1] or '', '|(.*)$')
+  else
+    text, left, member = find_reader(KEYS[1], ARGV[1], now)
+  end
+  local is_abandoned = text and ARGV[5] == 'abandon' and not string.find(text, ' ', 1, true)
+  if text and not is_abandoned then
+    return { 'held', text, left } -- see below
+  end
+  if is_abandoned then
+    redis.call('ZREM', KEYS[1], member)
+  end
+  -- The caller may have kept readers behind it waiting, or, as the last reader, a writer.
+  grant_beside(KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[3], ARGV[4], ARGV[7])
+  if is_abandoned then
+    return { 'left', string.format('%.0f', before_all(KEYS[2], now)) }
+  end
 end
 if score then
   return { 'left', score, held and string.sub(held, 1, 4096) or false, ahead or 0 }
@@ -48,8 +79,7 @@ if not held or not string.find(held, ARGV[1], 1, true) then
   return { 'left' } -- the caller does not hold the lock
 end
 if ARGV[5] == 'abandon' and not string.find(held, ' ', 1, true) then
-  local time = redis.call('TIME')
-  local place = before_all(KEYS[2], time[1] * 1000000 + time[2])
+  local place = before_all(KEYS[2], now)
   grant_next(redis.call('ZPOPMIN', KEYS[2]), KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[3], ARGV[4])
   return { 'left', string.format('%.0f', place) }
 end

@@ -4,7 +4,7 @@
 -- KEYS: fence, then grant, queue and claim of each lock
 --
 -- ARGV:
--- 1. lease in ms
+-- 1. lease in ms, followed by the letter `r` if the caller reads
 -- 2. token floor (see next_token.lua)
 -- 3. time within which a session must confirm a grant (a claim), in ms
 -- 4. time limit (server time in µs, '' if there is none)
@@ -16,39 +16,64 @@ if ARGV[4] ~= '' then
     return 0 -- late: nothing was changed, because the caller no longer waits for this request
   end
 end
-local TERMS = '^%d+|[^|]*|%x+' -- `lease|session_id|owner` of a grant with a single owner
+local TERMS = '^%d+r?|[^|]*|%x+' -- `lease|session_id|owner` of a grant with a single owner
+local reads = string.sub(ARGV[1], -1) == 'r'
+local lease = string.match(ARGV[1], '^%d+')
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
 local granted = {}
 for i = 2, #KEYS, 3 do
   local number = (i + 1) / 3
   local tail = ARGV[4 + number]
-  local held = redis.call('GET', KEYS[i])
+  local held = read(KEYS[i])
+  if held == SHARED then
+    local text, left = find_reader(KEYS[i], string.match(tail, '^[^|]*|[^|]*|(%x+)'), now)
+    local session_id = string.match(tail, '^[^|]*|([^|]*)')
+    if text then
+      -- An earlier request was carried out, so the caller already holds this lock.
+      granted[number] = { string.match(text, '^%d+'), math.min(left, tonumber(lease)) }
+    else
+      grant_beside(KEYS[i], KEYS[i + 1], KEYS[i + 2], KEYS[1], ARGV[2], ARGV[3], session_id)
+      held = read(KEYS[i])
+      if held and not (held == SHARED and reads and redis.call('EXISTS', KEYS[i + 1]) == 0) then
+        return number
+      end
+    end
+  end
   if not held and redis.call('EXISTS', KEYS[i + 1]) == 1 then
     -- If a waiter is alive and reachable, the first such waiter gets the lock.
     local queue = KEYS[i + 1]
     local session_id = string.match(tail, '^%d+|([^|]*)')
     if not is_unwanted(KEYS[i], queue, KEYS[i + 2], KEYS[1], ARGV[2], ARGV[3], session_id) then
-      held = redis.call('GET', KEYS[i])
+      held = read(KEYS[i])
+      if held == SHARED then
+        return number -- the first waiters are readers
+      end
       if not held then
         return number -- a waiter may be among the entries that this script has not examined or has removed
       end
     end
   end
-  if held then
+  if held and held ~= SHARED then
     local token, rest = string.match(held, '^(%d+)|(.*)$')
     -- Only the first three fields are compared, because a repeated request has another `since`.
     if not rest or string.match(rest, TERMS) ~= string.match(tail, TERMS) then
       return number -- the number of the first lock that is not free
     end
     -- An earlier request was carried out, so the caller already holds this lock.
-    granted[number] = { token, math.min(redis.call('PTTL', KEYS[i]), tonumber(ARGV[1])) }
+    granted[number] = { token, math.min(redis.call('PTTL', KEYS[i]), tonumber(lease)) }
   end
 end
 for i = 2, #KEYS, 3 do
   local number = (i + 1) / 3
   if not granted[number] then
     local token = string.format('%.0f', next_token(KEYS[1], ARGV[2], 1))
-    redis.call('SET', KEYS[i], token .. '|' .. ARGV[4 + number], 'PX', ARGV[1])
-    granted[number] = { token, tonumber(ARGV[1]) }
+    if reads then
+      add_reader(KEYS[i], token, ARGV[4 + number], tonumber(lease), '', now)
+    else
+      redis.call('SET', KEYS[i], token .. '|' .. ARGV[4 + number], 'PX', lease)
+    end
+    granted[number] = { token, tonumber(lease) }
   end
 end
 return granted -- the caller holds all locks. Each entry is a token, and the time left of the grant in ms

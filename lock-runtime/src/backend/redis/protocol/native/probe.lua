@@ -14,34 +14,48 @@ local call, match = redis.call, string.match
 local found = {}
 for i = 2, #KEYS, 3 do
   local grant, queue, number = KEYS[i], KEYS[i + 1], (i + 1) / 3
-  local member, more = ARGV[4 + number], false
-  local is_text, held = pcall(call, 'GET', grant)
-  if not is_text then
+  local member, more, left = ARGV[4 + number], false, nil
+  local owner = string.sub(member, 1, OWNER_DIGITS)
+  local fine, held = pcall(read, grant)
+  if not fine then
     if not string.find(type(held) == 'table' and held.err or held, 'WRONGTYPE', 1, true) then
       error(held, 0)
     end
     held = false -- another program has stored data of another type: the waiters queue again, and are refused
   end
-  local is_queued = is_text and call('ZSCORE', queue, member)
+  local is_queued = fine and call('ZSCORE', queue, member)
   -- If the server has lost the waiter's entry, this script does not grant the lock. The session's waiters first queue
   -- again with their old places, so that no later waiter is granted the lock before them.
-  if not held and is_queued then
+  if is_queued and (not held or held == SHARED) then
     -- Grants the lock to the next waiter, which possibly belongs to this session.
-    more = select(2, grant_expired(grant, queue, KEYS[i + 2], KEYS[1], ARGV[2], ARGV[3], ARGV[1]))
-    held, is_queued = call('GET', grant), call('ZSCORE', queue, member)
+    local admit = held and grant_beside or grant_expired
+    local _
+    _, more, _, left = admit(grant, queue, KEYS[i + 2], KEYS[1], ARGV[2], ARGV[3], ARGV[1])
+    held, is_queued = read(grant), call('ZSCORE', queue, member)
   end
-  if held then
-    local lease, session_id = match(held, '^%d+|(%d+)|([^|]*)|')
-    local left = clamp(grant, lease)
-    if session_id == ARGV[1] then
-      found[#found + 1] = { 'held', number, held, left }
-    elseif left >= 0 and left < ARGV[4] + 0 then -- a text that another program has stored may never expire
+  if held == SHARED then
+    local time, rest = call('TIME'), nil
+    held = false
+    if not is_queued then
+      held, rest = find_reader(grant, owner, time[1] * 1000000 + time[2])
+    end
+    if held then
+      found[#found + 1] = { 'held', number, held, rest }
+    elseif left and left < ARGV[4] + 0 then
       found[#found + 1] = { 'ends', number, left }
+    end
+  elseif held then
+    local lease, session_id = match(held, '^%d+|(%d+)|([^|]*)|')
+    local rest = clamp(grant, lease)
+    if session_id == ARGV[1] then
+      found[#found + 1] = { 'held', number, held, rest }
+    elseif rest >= 0 and rest < ARGV[4] + 0 then -- a text that another program has stored may never expire
+      found[#found + 1] = { 'ends', number, rest }
     end
   elseif more then
     found[#found + 1] = { 'ends', number, 0 }
   end
-  if not is_queued and not (held and string.find(held, string.sub(member, 1, OWNER_DIGITS), 1, true)) then
+  if not is_queued and not (held and string.find(held, owner, 1, true)) then
     found[#found + 1] = { 'gone', number } -- the waiter has neither a place nor a grant: the server has lost state
   end
 end

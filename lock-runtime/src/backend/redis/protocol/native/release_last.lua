@@ -4,17 +4,29 @@
 -- KEYS: grant, queue, fence, claim
 --
 -- ARGV:
--- 1. `token|`, with which the stored grant begins
+-- 1. `token|`, the token of the grant
 -- 2. token floor (see next_token.lua)
 -- 3. time within which a session must confirm a grant (a claim), in ms
-local held = redis.call('GET', KEYS[1])
-if not held or string.find(held, ARGV[1], 1, true) ~= 1 then
+local held = redis.pcall('GET', KEYS[1])
+local head
+if type(held) == 'table' then
+  -- Readers hold the lock (see grant_next.lua).
+  local token = string.match(ARGV[1], '^%d+')
+  if redis.call('ZREMRANGEBYSCORE', KEYS[1], token, token) == 0 then
+    return 0 -- the lock is not held with this token: nothing was changed
+  end
+  if redis.call('EXISTS', KEYS[2]) == 0 then
+    return 1 -- released, nobody waits
+  end
+elseif not held or string.find(held, ARGV[1], 1, true) ~= 1 then
   return 0 -- the lock is not held with this token: nothing was changed
 end
 -- The common case comes before all function definitions, because executing the definitions takes time.
-local head = redis.call('ZPOPMIN', KEYS[2])
-if not head[1] then
-  redis.call('DEL', KEYS[1], KEYS[4])
-  return 1 -- released, nobody waits
+if type(held) == 'string' then
+  head = redis.call('ZPOPMIN', KEYS[2])
+  if not head[1] then
+    redis.call('DEL', KEYS[1], KEYS[4])
+    return 1 -- released, nobody waits
+  end
 end
 

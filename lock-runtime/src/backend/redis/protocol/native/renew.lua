@@ -11,11 +11,44 @@
 --      length
 -- 2. for each grant: its token (on a node of a Redlock, `token owner`), and then its lease in ms (0: only read the time
 --    left)
+
+-- Extends the lease of a grant of readers (see grant_next.lua).
+local function renew_reader(grant, asked, wanted, restart)
+  local fine, found = pcall(redis.call, 'ZRANGE', grant, string.match(asked, '^%d+'), string.match(asked, '^%d+'), 'BYSCORE')
+  local pattern = '^(%d+)%??|(%d+)|(%d+)r(|[^|]+|.*)$'
+  local deadline, token, stored, rest = string.match(fine and found[1] or '', pattern)
+  if not deadline then
+    return -1 -- the lock is not held with this token, or is only retained, or the key stores no grants any longer
+  end
+  local time = redis.call('TIME')
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  local lease, longest = tonumber(wanted), tonumber(stored)
+  local left = math.min(deadline - now, longest) -- more is left if the clock was set back
+  if left <= 0 then
+    return -1
+  end
+  if not restart and lease <= left then
+    if ARGV[1] == 'touch' then
+      redis.call('PEXPIRE', grant, math.max(redis.call('PTTL', grant), left))
+    end
+    return left
+  end
+  -- A server that is out of memory allows ZADD only after PEXPIRE.
+  redis.call('PEXPIRE', grant, math.max(redis.call('PTTL', grant), lease))
+  stored = (restart or lease > longest) and wanted or stored
+  local renewed = string.format('%.0f', now + lease) .. '|' .. token .. '|' .. stored .. 'r' .. rest
+  if renewed ~= found[1] then
+    redis.call('ZADD', grant, token, renewed)
+    redis.call('ZREM', grant, found[1]) -- the key would lose its expiry if its last member was removed first
+  end
+  return lease
+end
+
 local function renew(grant, asked, wanted, restart)
   local fine, held = pcall(redis.call, 'GET', grant)
   if not fine then
     if string.find(type(held) == 'table' and held.err or held, 'WRONGTYPE', 1, true) then
-      return -1 -- the key stores no grant any longer; the other grants still have to be renewed
+      return renew_reader(grant, asked, wanted, restart)
     end
     error(held, 0)
   end

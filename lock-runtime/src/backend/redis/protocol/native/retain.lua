@@ -10,14 +10,25 @@
 -- 3. the longest time for which to retain the lock, in ms
 -- 4. token floor (see next_token.lua)
 -- 5. time within which a session must confirm a grant (a claim), in ms
-local held = redis.call('GET', KEYS[1])
+local held = read(KEYS[1])
+local reader = held == SHARED and redis.call('ZRANGE', KEYS[1], ARGV[1], ARGV[1], 'BYSCORE')[1]
 local token, owners = string.match(held or '', '^(%d+)|%d+|[^|]*|(.*)$')
-if token ~= ARGV[1] then
+if token ~= ARGV[1] and not reader then
   return 0 -- the lock is not held with this token: nothing was changed
 end
 local time = redis.call('TIME')
 local left = math.ceil((tonumber(ARGV[2]) - time[1] * 1000000 - time[2]) / 1000)
 local longer = string.format('%.0f', math.min(left, tonumber(ARGV[3])))
+if reader then
+  redis.call('ZREM', KEYS[1], reader)
+  if tonumber(longer) < 1 then
+    grant_beside(KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[4], ARGV[5], '')
+    return 1 -- released, because the minimum hold time is over
+  end
+  local text = longer .. 'r||' .. string.match(reader, '^[^|]*|%d+|[^|]*|[^|]*|(.*)$')
+  add_reader(KEYS[1], tonumber(ARGV[1]), text, tonumber(longer), '', time[1] * 1000000 + time[2])
+  return 1 -- retained
+end
 if tonumber(longer) < 1 then
   grant_next(redis.call('ZPOPMIN', KEYS[2]), KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[4], ARGV[5])
   return 1 -- released, because the minimum hold time is over

@@ -8,4 +8,4 @@ for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
 end
 owner = owner and string.gsub(string.gsub(owner, '^(%x+%-%x+%-)8', '%14'), '%-', '')
 local held = owner and (token == '0' and '|||' or (token or '') .. '||-|') .. owner
-return { 0, held or false, redis.call('PTTL', KEYS[1]), redis.call('TIME') }
+return { 0, held or false, redis.call('PTTL', KEYS[1]), redis.call('TIME'), {} }

@@ -8,6 +8,7 @@ use lock_core::{
     backend::Request,
     layout::Layout,
     lease::{LeaseTerms, Renewal},
+    options::Mode,
     owner::OwnerId,
 };
 use tokio::{
@@ -72,6 +73,7 @@ impl Fixture {
                 time: LEASE,
                 renewal: Renewal::Fixed,
             },
+            mode: Mode::Write,
             wait: 60 * LEASE,
             function: "",
         };
