@@ -202,7 +202,12 @@ impl State {
             return Some(("a call knows its client", format!("call {}", call.0)));
         }
         if let LockError::Busy { held_by, with, .. } = error {
-            let is_ordered = self.ordered && this.waits && this.wanted.queues && wait >= 500;
+            // Beside readers, a script removes a caller whose `wait` is over as soon as it is at the front of the queue.
+            let is_ordered = self.ordered
+                && this.waits
+                && this.wanted.queues
+                && wait >= 500
+                && plan.readers == 0;
             if let Some(held_by) = held_by
                 && held_by.ahead.is_none()
                 && *with != BusyWith::ThisProcess // a member of a cohort has no place

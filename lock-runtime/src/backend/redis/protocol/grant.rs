@@ -18,8 +18,6 @@ use lock_core::{
 };
 use uuid::Uuid;
 
-use crate::backend::redis::protocol::command::whole_millis;
-
 /// The length of a lease in ms, followed by the letter `r` if the caller reads.
 pub(crate) struct LeaseWord(pub(crate) Duration, pub(crate) Mode);
 
@@ -37,7 +35,7 @@ impl LeaseWord {
 impl fmt::Display for LeaseWord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mode = if self.1 == Mode::Read { "r" } else { "" };
-        write!(f, "{}{mode}", whole_millis(self.0))
+        write!(f, "{}{mode}", self.0.as_nanos().div_ceil(1_000_000))
     }
 }
 

@@ -77,6 +77,13 @@ impl Fixture {
         GrantSnapshot::pushed(&first, &lease, &owners, "session", now).unwrap()
     }
 
+    /// Accepts a grant to readers, as if the server had pushed it.
+    fn push_readers(&self, first: u64, members: &[&Member], now: Moment) -> TakenUp {
+        let mut grant = self.grant(first, members, now);
+        grant.mode = Mode::Read;
+        self.take_up(&grant, now)
+    }
+
     fn take_up(&self, grant: &GrantSnapshot, now: Moment) -> TakenUp {
         self.with(|core, name| core.take_up(self.link, name, grant, now, &|(_, silent)| *silent))
     }
@@ -687,4 +694,76 @@ fn a_suspended_grant_that_nobody_shares_again_is_released() {
     assert_eq!(fixture.turn(&b), None);
     let passed = fixture.pass(7, at(3400));
     assert!(matches!(passed, Passed::Ended(7)), "{passed:?}");
+}
+
+#[test]
+fn readers_all_have_their_turns_until_the_last_has_left() {
+    let fixture = Fixture::new();
+    let members: Vec<_> = (1..=4).map(|number| fixture.member(number)).collect();
+    fixture.settle(&members[3]); // it has left before the grant
+    let [a, b, c, d] = &members[..] else {
+        panic!("four members");
+    };
+    assert!(is_nothing(&fixture.push_readers(7, &[a, b, c, d], at(0))));
+    let turns = [a, b, c, d].map(|member| fixture.turn(member));
+    assert_eq!(turns, [Some(7), Some(8), Some(9), None]);
+    for token in 7..10 {
+        assert_eq!(fixture.known(token), Known::Turn(7));
+        assert!(fixture.confirm(token, at(1_000), at(10)));
+    }
+    for member in [a, b, c] {
+        fixture.settle(member);
+    }
+    assert!(matches!(fixture.pass(8, at(20)), Passed::On));
+    assert!(matches!(fixture.pass(8, at(21)), Passed::Stale));
+    assert_eq!(fixture.known(8), Known::Over);
+    assert!(matches!(fixture.pass(7, at(22)), Passed::On));
+    assert_eq!(fixture.known(9), Known::Turn(7));
+    assert!(matches!(fixture.pass(9, at(23)), Passed::Ended(7)));
+    fixture.forget(7);
+    assert!(!fixture.is_seen(7));
+}
+
+#[test]
+fn readers_do_not_replace_readers_but_a_writer_does() {
+    let fixture = Fixture::new();
+    let [a, b, c, d] = [1, 2, 3, 4].map(|number| fixture.member(number));
+    fixture.push_readers(9, &[&a], at(0));
+    // The message about an earlier grant comes later.
+    assert!(is_nothing(&fixture.push_readers(7, &[&b], at(1))));
+    let turns = [&a, &b].map(|member| fixture.turn(member));
+    assert_eq!(turns, [Some(9), Some(7)]);
+    assert!(matches!(fixture.pass(9, at(2)), Passed::Ended(9)));
+    assert_eq!(fixture.known(7), Known::Turn(7));
+    fixture.push(10, &[&c], at(3));
+    assert_eq!(fixture.turn(&c), Some(10));
+    assert_eq!(fixture.turn(&b), None, "the server has lost its grant");
+    assert!(matches!(fixture.pass(7, at(4)), Passed::Ended(7)));
+    assert!(matches!(fixture.pass(10, at(5)), Passed::Ended(10)));
+    // A grant of readers from before the writer is old.
+    fixture.push_readers(8, &[&d], at(6));
+    assert_eq!(fixture.turn(&d), None);
+}
+
+#[test]
+fn a_reader_whose_runtime_is_silent_misses_its_turn_alone() {
+    let fixture = Fixture::new();
+    let (a, b, c) = (fixture.member(1), fixture.join(2, true), fixture.member(3));
+    fixture.push_readers(7, &[&a, &b, &c], at(0));
+    let turns = [&a, &b, &c].map(|member| fixture.turn(member));
+    assert_eq!(turns, [Some(7), None, Some(9)]);
+    assert_eq!(fixture.known(8), Known::Over);
+    assert!(matches!(fixture.pass(9, at(1)), Passed::On));
+    assert!(matches!(fixture.pass(7, at(2)), Passed::Ended(7)));
+}
+
+#[test]
+fn readers_whose_grant_is_lost_have_no_turn() {
+    let fixture = Fixture::new();
+    let (a, b) = (fixture.member(1), fixture.member(2));
+    fixture.push_readers(7, &[&a, &b], at(0));
+    assert!(fixture.lose(7));
+    assert_eq!((fixture.turn(&a), fixture.turn(&b)), (None, None));
+    assert!(matches!(fixture.pass(7, at(1)), Passed::Stale));
+    assert!(matches!(fixture.pass(8, at(2)), Passed::Ended(7)));
 }

@@ -236,7 +236,7 @@ local function offer(head, grant, queue, fence, floor, claim, time, now)
   end
   if reads ~= '' then
     local score = string.format('%.0f', token)
-    redis.call('ZREMRANGEBYSCORE', grant, score, score)
+    redis.call('ZREM', grant, redis.call('ZRANGE', grant, score, score, 'BYSCORE')[1])
   end
   return nil, count
 end

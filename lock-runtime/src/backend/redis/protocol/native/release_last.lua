@@ -12,8 +12,19 @@ local head
 if type(held) == 'table' then
   -- Readers hold the lock (see grant_next.lua).
   local token = string.match(ARGV[1], '^%d+')
-  if redis.call('ZREMRANGEBYSCORE', KEYS[1], token, token) == 0 then
+  local reader = redis.call('ZRANGE', KEYS[1], token, token, 'BYSCORE')[1]
+  if not reader then
     return 0 -- the lock is not held with this token: nothing was changed
+  end
+  redis.call('ZREM', KEYS[1], reader)
+  -- The reader that has left can be the one whose deadline was the last. If few readers are left, the key expires with them.
+  local few = redis.call('ZRANGE', KEYS[1], 0, 4)
+  if #few > 0 and #few <= 4 then
+    local time, last = redis.call('TIME'), 0
+    for _, reader in ipairs(few) do
+      last = math.max(last, tonumber(string.match(reader, '^%d+')) or 0)
+    end
+    redis.call('PEXPIRE', KEYS[1], string.format('%.0f', last - time[1] * 1000 - math.floor(time[2] / 1000)))
   end
   if redis.call('EXISTS', KEYS[2]) == 0 then
     return 1 -- released, nobody waits
