@@ -47,7 +47,25 @@ pub enum Mode {
     Write,
     /// Other readers can be inside the lock, but no writer.
     Read,
+    /// The lock is a semaphore: the caller takes some of its permits, and enters when enough are left.
+    Permits {
+        /// The number of permits that the caller takes.
+        take: u32,
+        /// The number of permits that all callers together can take.
+        of: u32,
+    },
 }
+
+impl Mode {
+    /// Returns whether others can be inside the lock at the same time.
+    #[must_use]
+    pub const fn is_shared(self) -> bool {
+        !matches!(self, Self::Write)
+    }
+}
+
+/// The largest number of permits of a semaphore. A script that looks for permits whose leases have ended reads all of them.
+pub const MAX_PERMITS: u32 = 1000;
 
 /// How a caller waits for a lock that is not free.
 ///
@@ -265,8 +283,22 @@ pub enum OptionsError {
     /// The strategy is notify, which waits for Redisson's messages about releases, but the client's locks are not in
     /// Redisson's layout.
     NotRedisson,
-    /// The mode is read, but a Redlock and Redisson's layout have no readers.
+    /// The mode is read, or the call takes permits, but a Redlock and Redisson's layout have neither readers nor permits.
     NoReaders,
+    /// A call takes no permit, or more permits than the semaphore has, or the semaphore has more than [`MAX_PERMITS`].
+    PermitsOutOfRange {
+        /// The number of permits that the call takes.
+        take: u32,
+        /// The number of permits of the semaphore.
+        of: u32,
+    },
+    /// A nested call takes more permits than the call that has taken permits of the semaphore.
+    MorePermitsThanHeld {
+        /// The number of permits that the nested call takes.
+        wanted: u32,
+        /// The number of permits that the enclosing call has.
+        held: u32,
+    },
     /// A nested call wants to write, but the call that acquired the lock only reads. It would wait for itself.
     Upgrade,
 }
@@ -300,7 +332,15 @@ impl fmt::Display for OptionsError {
                 "`hold_at_least` must not be longer than the lease",
             ),
             Self::NoReaders => f.write_str(
-                "a Redlock and Redisson's layout have no readers, only locks that one caller holds alone",
+                "a Redlock and Redisson's layout have neither readers nor permits, only locks that one caller holds alone",
+            ),
+            Self::PermitsOutOfRange { take, of } => write!(
+                f,
+                "a call takes {take} of {of} permits: it must take at least one, and a semaphore has {MAX_PERMITS} at most"
+            ),
+            Self::MorePermitsThanHeld { wanted, held } => write!(
+                f,
+                "a nested call takes {wanted} permits, but the enclosing call has {held}"
             ),
             Self::Upgrade => f.write_str(
                 "a nested call wants to write, but an enclosing call holds the lock as a reader",
@@ -326,7 +366,11 @@ impl Error for OptionsError {
             Self::NotRedisson => &Advice(
                 "choose `strategy = handoff` (first come, first served) or `strategy = spin` (no order)",
             ),
-            Self::NoReaders => &Advice("remove `mode = read`"),
+            Self::NoReaders => &Advice("remove `mode = read`, or `permits`"),
+            Self::PermitsOutOfRange { .. } => {
+                &Advice("take at least one permit, and not more than the semaphore has")
+            }
+            Self::MorePermitsThanHeld { .. } => &Advice("take all permits in the outermost call"),
             Self::Upgrade => &Advice(
                 "end the read before the write begins, or acquire the lock as a writer in the outermost call",
             ),
@@ -384,8 +428,13 @@ impl LockOptions {
             return Err(OptionsError::HoldAtLeastAboveLease);
         }
         let has_readers = defaults.layout == Layout::Native && !defaults.on_redlock;
-        if self.mode == Mode::Read && !has_readers {
+        if self.mode.is_shared() && !has_readers {
             return Err(OptionsError::NoReaders);
+        }
+        if let Mode::Permits { take, of } = self.mode
+            && !((1..=of).contains(&take) && of <= MAX_PERMITS)
+        {
+            return Err(OptionsError::PermitsOutOfRange { take, of });
         }
         let backoff = defaults.backoff;
         if backoff.first.is_zero() || backoff.first > backoff.most {

@@ -63,6 +63,7 @@ mod multi_lock;
 mod options;
 mod patience;
 mod scan;
+mod semaphore;
 
 #[doc(hidden)]
 #[path = "private.rs"]
@@ -101,9 +102,10 @@ pub use lock_core::{
     fencing::FencingToken,
     key::{KeyError, KeyPart, LockKey, MAX_KEY_BYTES, MAX_KEYS, escape},
     layout::Layout,
-    options::{AccessMode, Backoff, Mode, OnLost, OptionsError, Release, Strategy},
+    options::{AccessMode, Backoff, MAX_PERMITS, Mode, OnLost, OptionsError, Release, Strategy},
     owner::OwnerId,
 };
 pub use lock_macros::{distributed_lock, leader};
 pub use multi_lock::MultiLock;
 pub use scan::LockScan;
+pub use semaphore::Semaphore;

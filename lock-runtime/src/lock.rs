@@ -20,7 +20,7 @@ use crate::{
     events::TARGET,
     guard::LockGuard,
     limits,
-    options::{ClientHandle, Settings, option_setters},
+    options::{ClientHandle, Settings, mode_setters, option_setters},
     patience,
 };
 
@@ -86,6 +86,7 @@ impl Lock {
     }
 
     option_setters!();
+    mode_setters!();
 
     fn name(&self) -> Result<(LockKey, LockName), LockError> {
         let key = self.key.clone()?;

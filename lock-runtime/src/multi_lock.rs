@@ -13,7 +13,7 @@ use crate::{
     background::Context,
     call::Run,
     guard::MultiLockGuard,
-    options::{ClientHandle, Settings, option_setters},
+    options::{ClientHandle, Settings, mode_setters, option_setters},
 };
 
 /// Several locks of a client, and the options for acquiring them. A `MultiLock` is the equivalent of the attribute's
@@ -85,6 +85,7 @@ impl MultiLock {
     }
 
     option_setters!();
+    mode_setters!();
 
     fn spec(&self) -> Result<Vec<AcquireSpec>, LockError> {
         self.settings.several(self.keys.iter().cloned())

@@ -142,27 +142,6 @@ macro_rules! option_setters {
             self
         }
 
-        /// Lets other readers be inside the lock at the same time, but no writer. A caller that does not read writes.
-        ///
-        /// Readers and writers of one lock wait in one queue, first come, first served. Readers that are neighbours in
-        /// the queue enter together. A reader that comes after a waiting writer enters after this writer, so neither of
-        /// them starves. Each reader has its own lease, and its own fencing token. A writer's token is higher than the
-        /// tokens of all readers before it.
-        ///
-        /// A call nested in a reader or in a writer reads without a request to the server. A writer nested in a reader
-        /// would wait for itself, and gets the error [`Upgrade`](lock_core::options::OptionsError::Upgrade). A Redlock and
-        /// Redisson's layout have no readers.
-        pub fn read(mut self) -> Self {
-            self.settings.options.mode = lock_core::options::Mode::Read;
-            self
-        }
-
-        /// Lets nobody else be inside the lock, as by default.
-        pub fn write(mut self) -> Self {
-            self.settings.options.mode = lock_core::options::Mode::Write;
-            self
-        }
-
         /// Sets what happens to the body of [`run`](Self::run) when the lease is lost.
         pub fn on_lost(mut self, on_lost: OnLost) -> Self {
             self.settings.options.on_lost = on_lost;
@@ -218,4 +197,30 @@ macro_rules! option_setters {
     };
 }
 
-pub(crate) use option_setters;
+/// Defines the setters of the mode of a type that has `settings`.
+macro_rules! mode_setters {
+    () => {
+        /// Lets other readers be inside the lock at the same time, but no writer. A caller that does not read writes.
+        ///
+        /// Readers and writers of one lock wait in one queue, first come, first served. Readers that are neighbours in
+        /// the queue enter together. A reader that comes after a waiting writer enters after this writer, so neither of
+        /// them starves. Each reader has its own lease, and its own fencing token. A writer's token is higher than the
+        /// tokens of all readers before it.
+        ///
+        /// A call nested in a reader or in a writer reads without a request to the server. A writer nested in a reader
+        /// would wait for itself, and gets the error [`Upgrade`](lock_core::options::OptionsError::Upgrade). A Redlock and
+        /// Redisson's layout have no readers.
+        pub fn read(mut self) -> Self {
+            self.settings.options.mode = lock_core::options::Mode::Read;
+            self
+        }
+
+        /// Lets nobody else be inside the lock, as by default.
+        pub fn write(mut self) -> Self {
+            self.settings.options.mode = lock_core::options::Mode::Write;
+            self
+        }
+    };
+}
+
+pub(crate) use {mode_setters, option_setters};

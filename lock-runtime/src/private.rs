@@ -33,6 +33,7 @@ pub mod v1 {
         guard::{Hold, Holds},
         leader::{Leader, Term},
         options::Settings,
+        semaphore,
     };
 
     pub use crate::acquire::spec::Site;
@@ -315,6 +316,11 @@ pub mod v1 {
             self
         }
 
+        pub fn permits(mut self, take: u32, of: u32) -> Self {
+            self.options.mode = Mode::Permits { take, of };
+            self
+        }
+
         pub fn strategy(mut self, strategy: Strategy) -> Self {
             self.options.strategy = Some(strategy);
             self
@@ -410,6 +416,9 @@ pub mod v1 {
         fn locks(self) -> Result<Locks, LockError> {
             let (keys, settings) = self.settings()?;
             Ok(match keys {
+                Locked::One(Ok(name)) if matches!(settings.options.mode, Mode::Permits { .. }) => {
+                    Locks::One(settings.one(semaphore::key_of(name.as_str()))?)
+                }
                 Locked::One(key) => Locks::One(settings.one(key)?),
                 Locked::Several(keys) => Locks::Several(settings.several(keys)?),
             })

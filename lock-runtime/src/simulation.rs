@@ -3,6 +3,7 @@
 
 use std::{io, sync::Arc};
 
+use lock_core::options::Mode;
 pub use lock_core::{backend::BoxFuture, lease::Moment};
 use redis::ConnectionAddr;
 use tokio::runtime::Handle;
@@ -14,6 +15,7 @@ pub use crate::background::{
 use crate::{
     background::{Context, Process, Random, clock::Clock, network::Network},
     client::builder::LockClientBuilder,
+    lock::Lock,
 };
 
 /// Makes the builder's client use `world` as its environment. The client's engine runs on the caller's runtime.
@@ -33,6 +35,13 @@ pub fn in_world(mut builder: LockClientBuilder, world: Arc<dyn World>) -> LockCl
     context.world = Some(world);
     builder.context = Some(Arc::new(context));
     builder
+}
+
+/// Makes the lock a semaphore of this many permits, of which the caller takes `take`. The lock keeps its name, so that the
+/// simulation knows it.
+pub fn with_permits(mut lock: Lock, take: u32, of: u32) -> Lock {
+    lock.settings.options.mode = Mode::Permits { take, of };
+    lock
 }
 
 struct InWorld(Arc<dyn World>);

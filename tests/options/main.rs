@@ -21,6 +21,7 @@ mod readers;
 mod release;
 mod replicas;
 mod runtimes;
+mod semaphore;
 mod strategy;
 mod tls;
 

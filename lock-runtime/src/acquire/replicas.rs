@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Refuses a nested call that wants more than the call that acquired a lock which the nested call would enter: more
-/// replicas, or to write while that call only reads.
+/// replicas, or more permits, or to write while that call only reads.
 pub(crate) fn check_nested(
     specs: &[AcquireSpec],
     enclosing: Option<&Arc<Frame>>,
@@ -30,9 +30,15 @@ pub(crate) fn check_nested(
     for spec in specs {
         let wanted = spec.terms.replicas.count;
         let frame = enclosing.and_then(|frame| frame.find(&spec.shared, &spec.name));
-        let reads = |frame: &Arc<Frame>| frame.hold.mode == Mode::Read && !frame.hold.has_ended();
-        if spec.terms.mode == Mode::Write && frame.is_some_and(reads) {
-            return Err(OptionsError::Upgrade.into());
+        let outer = frame.filter(|frame| !frame.hold.has_ended());
+        match (outer.map(|frame| frame.hold.mode), spec.terms.mode) {
+            (Some(Mode::Read), Mode::Write) => return Err(OptionsError::Upgrade.into()),
+            (Some(Mode::Permits { take: held, .. }), Mode::Permits { take: wanted, .. })
+                if wanted > held =>
+            {
+                return Err(OptionsError::MorePermitsThanHeld { wanted, held }.into());
+            }
+            _ => {}
         }
         if let Some(hold) = frame.map(|frame| &frame.hold)
             && wanted > hold.replicas

@@ -416,10 +416,24 @@ impl Slot {
         self.held.is_empty() && self.queue.is_empty()
     }
 
+    fn is_shared(&self) -> bool {
+        self.held.iter().all(|held| held.mode.is_shared())
+    }
+
     /// Whether a caller can be inside beside the present holders.
     fn fits(&self, mode: Mode) -> bool {
-        let reads = |held: &Held| held.mode == Mode::Read;
-        self.held.is_empty() || mode == Mode::Read && self.held.iter().all(reads)
+        let taken = self.held.iter().map(|held| match held.mode {
+            Mode::Permits { take, .. } => take,
+            _ => 0,
+        });
+        match mode {
+            Mode::Read => self.held.iter().all(|held| held.mode == Mode::Read),
+            Mode::Permits { take, of } => {
+                let are_permits = self.held.iter().all(|held| held.mode.is_shared());
+                are_permits && taken.sum::<u32>() + take <= of
+            }
+            _ => self.held.is_empty(),
+        }
     }
 
     /// Returns the grant with this token, if its owner has received it.
@@ -472,7 +486,7 @@ impl Slot {
     fn admit(&mut self, common: &mut Common) {
         let now = CLOCK.now();
         while let Some(head) = self.queue.front()
-            && (self.fits(head.mode) || head.deadline <= now && self.fits(Mode::Read))
+            && (self.fits(head.mode) || head.deadline <= now && self.is_shared())
             && let Some(waiter) = self.queue.pop_front()
         {
             if waiter.deadline > now {

@@ -25,6 +25,7 @@ use crate::{
     options::ClientHandle,
     patience,
     scan::LockScan,
+    semaphore::Semaphore,
 };
 
 static INSTALLED: OnceCell<LockClient> = OnceCell::new();
@@ -212,6 +213,12 @@ impl LockClient {
     /// [`lock`](Self::lock).
     pub fn locks(&self, keys: impl IntoIterator<Item = impl Into<String>>) -> MultiLock {
         MultiLock::new(self.0.clone(), keys.into_iter().map(LockKey::new))
+    }
+
+    /// Returns the semaphore with this name, of which all processes together take at most `permits` permits at a time. The
+    /// name is part of a key, so it is used as is, like the key of [`lock`](Self::lock).
+    pub fn semaphore(&self, name: impl AsRef<str>, permits: u32) -> Semaphore {
+        Semaphore::new(self.0.clone(), name.as_ref(), permits)
     }
 
     /// Returns the leader with this name: a role that one process at a time has. The name is part of a key, so it is used

@@ -8,7 +8,7 @@ use std::{
 };
 
 use foldhash::HashMap;
-use lock_core::{backend::Backend, key::LockName, lease::Moment, options::Mode};
+use lock_core::{backend::Backend, key::LockName, lease::Moment};
 
 use crate::{
     backend::memory::Link,
@@ -176,7 +176,8 @@ impl HoldRegistry {
             .get(&hold.name)
             .and_then(|present| present.newest.upgrade());
         if let Some(before) = &before
-            && (before.mode, hold.mode) == (Mode::Read, Mode::Read)
+            && before.mode.is_shared()
+            && hold.mode.is_shared()
             && let Some(of_lock) = present.get_mut(&hold.name)
         {
             of_lock.others.push(Arc::downgrade(hold));

@@ -229,7 +229,11 @@ impl Caller {
         // The nested calls of the other ways write.
         let may_read = !matches!(way, Way::Nested | Way::Siblings | Way::TakenAlong);
         let reads = may_read && plan.readers > 0 && self.readers.percent(plan.readers);
-        if reads {
+        let mut permits = 0;
+        if let Some(of) = plan.permits {
+            permits = 1 + self.readers.among(0..u64::from(of.min(3))) as u32;
+            lock = lock_runtime::simulation::with_permits(lock, permits, of);
+        } else if reads {
             lock = lock.read();
         }
         let mut at_least = Duration::ZERO;
@@ -258,6 +262,7 @@ impl Caller {
             max_hold,
             at_least,
             reads,
+            permits,
             ..self.wanted(way, vec![key.to_owned()], wait, strategy)
         };
         (lock, self.process.ledger.begin(wanted))
@@ -285,6 +290,7 @@ impl Caller {
             max_hold: None,
             at_least: Duration::ZERO,
             reads: false,
+            permits: 0,
             runs: !matches!(
                 way,
                 Way::Guard | Way::DroppedGuard | Way::ExtendedGuard | Way::LeakedGuard

@@ -93,6 +93,15 @@ impl Way {
         !matches!(self, Self::Select | Self::Forgotten | Self::Buffered)
     }
 
+    /// Returns whether calls that are made in this way can take permits: they make one acquisition of one lock.
+    #[must_use]
+    pub fn takes_permits(self) -> bool {
+        !matches!(
+            self,
+            Self::Function | Self::Several | Self::Nested | Self::Siblings | Self::TakenAlong
+        )
+    }
+
     /// Returns whether calls that are made in this way get their lock in the order in which they began.
     #[must_use]
     pub fn is_orderly(self) -> bool {

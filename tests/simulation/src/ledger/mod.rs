@@ -181,7 +181,8 @@ impl Ledger {
         let number = state.next;
         state.next += 1;
         let wanted = state.calls.get(&call).map(|call| &call.wanted);
-        let Some((host, reads)) = wanted.map(|wanted| (wanted.host, wanted.reads)) else {
+        let wanted = wanted.map(|wanted| (wanted.host, wanted.reads, wanted.permits));
+        let Some((host, reads, permits)) = wanted else {
             // The call belongs to a process that was killed.
             return Presence {
                 ledger: self.clone(),
@@ -223,6 +224,21 @@ impl Ledger {
                 ));
             }
         }
+        if let Some(of) = self.plan.permits
+            && !hold.remaining().is_zero()
+        {
+            let lost = |other: &Inside| {
+                let mut losses = losses.iter();
+                losses.any(|loss| loss.excuses(&key, other.entered, now))
+            };
+            let others = this.inside.values();
+            let others = others.filter(|other| !other.hold.remaining().is_zero() && !lost(other));
+            let taken = permits + others.map(|other| other.permits).sum::<u32>();
+            if taken > of {
+                let seen = format!("call {} makes it {taken} of {of} of {key}", call.0);
+                found.push(("no more permits are taken than there are", seen));
+            }
+        }
         // The tokens of readers rise in the order of their grants, and not in the order in which they enter.
         let before = if reads {
             this.highest_writer
@@ -258,6 +274,7 @@ impl Ledger {
         let inside = Inside {
             call,
             reads,
+            permits,
             host,
             token,
             entered: now,

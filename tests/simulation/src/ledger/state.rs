@@ -106,8 +106,10 @@ pub struct Wanted {
     pub max_hold: Option<Duration>,
     /// The minimum hold of the call. Zero if there is none.
     pub at_least: Duration,
-    /// Whether the call reads.
+    /// Whether the call reads, or takes permits.
     pub reads: bool,
+    /// The number of permits that the call takes.
+    pub permits: u32,
     /// Whether the engine runs the body of the call, and drops the body if the lease is lost.
     pub runs: bool,
     /// The number of entries that the body makes into its own lock. If the lock is lost, these entries can queue.
@@ -190,6 +192,7 @@ impl Call {
 pub(super) struct Inside {
     pub(super) call: CallId,
     pub(super) reads: bool,
+    pub(super) permits: u32,
     pub(super) host: HostId,
     pub(super) token: u64,
     pub(super) entered: u64,

@@ -218,6 +218,8 @@ pub struct Plan {
     /// The percentage of calls that read. If some read, the judge leaves out the checks that compare one grant with the
     /// servers.
     pub readers: u32,
+    /// The number of permits of each lock, if all calls take permits.
+    pub permits: Option<u32>,
 }
 
 impl Plan {
@@ -315,6 +317,7 @@ impl Plan {
             slow_moves: false,
             unpolled_releases: false,
             readers: 0,
+            permits: None,
         };
         let plan = if store == Store::Redlock && Chance::new(seed, DRIFT).percent(40) {
             Self {
@@ -358,7 +361,21 @@ impl Plan {
             return self;
         }
         let readers = chance.pick(&[20, 50, 90]);
-        Self { readers, ..self }
+        let permits = chance.percent(40).then(|| chance.pick(&[1, 2, 3, 6]));
+        if permits.is_none() {
+            return Self { readers, ..self };
+        }
+        let mut ways = self.ways;
+        ways.retain(|way| way.takes_permits());
+        if ways.is_empty() {
+            ways = vec![Way::Guard];
+        }
+        Self {
+            readers: 100,
+            permits,
+            ways,
+            ..self
+        }
     }
 
     /// Changes the plan so that each process has one runtime and accurate clocks, and all callers wait in queues, are
@@ -502,7 +519,7 @@ impl Plan {
         if self.slow_moves {
             add(&|plan| plan.slow_moves = false);
         }
-        if self.readers > 0 {
+        if self.readers > 0 && self.permits.is_none() {
             add(&|plan| plan.readers = 0);
         }
         if self.unpolled_releases {

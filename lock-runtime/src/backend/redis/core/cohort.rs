@@ -135,7 +135,7 @@ impl Cohort {
     }
 
     pub(crate) fn is_shared(&self) -> bool {
-        self.mode == Mode::Read
+        self.mode.is_shared()
     }
 
     /// Returns the newest turn.

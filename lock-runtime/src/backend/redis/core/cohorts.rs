@@ -17,7 +17,6 @@ use lock_core::{
     fencing::FencingToken,
     key::LockName,
     lease::{CLAIM, Grant, Moment},
-    options::Mode,
     owner::OwnerId,
 };
 
@@ -219,7 +218,7 @@ fn may_begin(
             && entry.link == link
     };
     let is_newer = |entry: &mut Entry| {
-        if entry.cohort.is_shared() && grant.mode == Mode::Read {
+        if entry.cohort.is_shared() && grant.mode.is_shared() {
             return false; // readers can be inside together
         }
         let is_later = entry.left.is_none() && entry.cohort.first() > grant.first;

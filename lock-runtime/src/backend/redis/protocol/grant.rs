@@ -18,15 +18,22 @@ use lock_core::{
 };
 use uuid::Uuid;
 
-/// The length of a lease in ms, followed by the letter `r` if the caller reads.
+/// The length of a lease in ms, followed by the mode: `r` if the caller reads, `pK/N` if it takes K of N permits.
 pub(crate) struct LeaseWord(pub(crate) Duration, pub(crate) Mode);
 
 impl LeaseWord {
     /// Parses the word.
     pub(crate) fn read(word: &str) -> Option<Self> {
-        let (millis, mode) = match word.strip_suffix('r') {
-            Some(millis) => (millis, Mode::Read),
+        let (millis, mode) = match word.find(|char: char| !char.is_ascii_digit()) {
             None => (word, Mode::Write),
+            Some(at) => match word.split_at(at) {
+                (millis, "r") => (millis, Mode::Read),
+                (millis, permits) => {
+                    let (take, of) = permits.strip_prefix('p')?.split_once('/')?;
+                    let (take, of) = (take.parse().ok()?, of.parse().ok()?);
+                    (millis, Mode::Permits { take, of })
+                }
+            },
         };
         Some(Self(Duration::from_millis(millis.parse().ok()?), mode))
     }
@@ -34,8 +41,12 @@ impl LeaseWord {
 
 impl fmt::Display for LeaseWord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mode = if self.1 == Mode::Read { "r" } else { "" };
-        write!(f, "{}{mode}", self.0.as_nanos().div_ceil(1_000_000))
+        write!(f, "{}", self.0.as_nanos().div_ceil(1_000_000))?;
+        match self.1 {
+            Mode::Read => f.write_str("r"),
+            Mode::Permits { take, of } => write!(f, "p{take}/{of}"),
+            _ => Ok(()),
+        }
     }
 }
 

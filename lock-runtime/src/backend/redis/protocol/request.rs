@@ -301,8 +301,8 @@ impl AcquireRequest {
                 self.place_to_request(connection, place, self.context.now())
             };
             let (script, lease) = match self.mode {
-                Mode::Read => (self.scripts.acquire_shared, self.lease_word().to_string()),
-                _ => (self.scripts.acquire, millis(self.lease)),
+                Mode::Write => (self.scripts.acquire, millis(self.lease)),
+                _ => (self.scripts.acquire_shared, self.lease_word().to_string()),
             };
             let args = [
                 tail.as_str(),

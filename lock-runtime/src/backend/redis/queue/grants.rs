@@ -18,7 +18,6 @@ use lock_core::{
     key::LockName,
     layout::Layout,
     lease::{CLAIM, Moment, less_drift},
-    options::Mode,
     owner::OwnerId,
 };
 use redis::Value;
@@ -446,7 +445,7 @@ pub(crate) async fn status(server: &Arc<Server>, name: &LockName) -> Result<Stat
         .and_then(|held| read_holder(held, left, now));
     let is_shared = holder
         .as_ref()
-        .is_some_and(|holder| holder.mode == Mode::Read);
+        .is_some_and(|holder| holder.mode.is_shared());
     let mut others = match is_shared {
         true => 0, // all owners of a grant of readers are inside
         false => held.as_deref().map_or(0, members).saturating_sub(1),

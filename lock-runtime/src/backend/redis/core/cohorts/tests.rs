@@ -1,5 +1,7 @@
 use std::{cell::RefCell, collections::BTreeSet};
 
+use lock_core::options::Mode;
+
 use super::*;
 use crate::backend::redis::core::Stored;
 

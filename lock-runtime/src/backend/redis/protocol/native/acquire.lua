@@ -5,11 +5,11 @@
 -- - Another owner holds the lock, and the caller does not wait.
 -- - The caller already holds the lock.
 
-local reads = string.sub(lease, -1) == 'r'
+local shares = not tonumber(lease)
 
 local function take()
-  local token = next_token(KEYS[3], ARGV[3], 1)
-  if reads then
+  local token = next_token(KEYS[3], ARGV[3], string.match(lease, 'p(%d+)') or 1)
+  if shares then
     local time = redis.call('TIME')
     local left = tonumber(string.match(lease, '^%d+'))
     add_reader(KEYS[1], token, ARGV[1], left, '', time[1] * 1000000 + time[2])
@@ -23,7 +23,7 @@ if held == SHARED then
   -- The caller does not wait, so no probe is sent for it.
   grant_beside(KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[3], ARGV[5], session_id)
   held = read(KEYS[1])
-  if held == SHARED and reads and redis.call('EXISTS', KEYS[2]) == 0 then
+  if held == SHARED and redis.call('EXISTS', KEYS[2]) == 0 and fits(KEYS[1], lease) then
     return take()
   end
 end

@@ -1,7 +1,7 @@
 -- Second part of an acquisition. Queues the caller if another owner holds the lock and the caller waits. Otherwise
 -- acquire.lua continues.
 
-local lease, session_id, owner, rest = string.match(ARGV[1], '^([1-9]%d*r?)|([^|]+)|(%x+)()|')
+local lease, session_id, owner, rest = string.match(ARGV[1], '^([1-9][%drp/]*)|([^|]+)|(%x+)()|')
 if not lease or lease ~= ARGV[2] then
   return redis.error_reply('BADLEASE a lease is a whole number of ms from 1') -- a lease of 0 would delete the key
 end

@@ -1,7 +1,7 @@
--- First part of an acquisition by a reader. Lets the reader enter if no writer holds the lock and nobody waits. Otherwise
--- acquire_queue.lua continues. Uses next_token.lua and grant_next.lua.
+-- First part of an acquisition by a reader, or of permits. Lets the caller enter if no writer holds the lock, enough permits
+-- are left, and nobody waits. Otherwise acquire_queue.lua continues. Uses next_token.lua and grant_next.lua.
 --
--- KEYS and ARGV: see acquire_free.lua. The lease ends with the letter `r`. ARGV[7] is also given for a caller that does not
+-- KEYS and ARGV: see acquire_free.lua. The lease ends with the mode (see grant_next.lua). ARGV[7] is also given for a caller that does not
 -- wait, if the answer to an earlier request was lost.
 local arrived = redis.call('TIME')
 arrived = arrived[1] * 1000000 + arrived[2]
@@ -17,8 +17,8 @@ if seen == SHARED and ARGV[7] then
     return { 'held', text, left, string.format('%.0f', place) }
   end
 end
-if (not seen or seen == SHARED) and redis.call('EXISTS', KEYS[2]) == 0 and string.find(ARGV[2], '^[1-9]%d*r$') then
-  local token = next_token(KEYS[3], ARGV[3], 1)
+if (not seen or seen == SHARED) and redis.call('EXISTS', KEYS[2]) == 0 and fits(KEYS[1], ARGV[2]) then
+  local token = next_token(KEYS[3], ARGV[3], string.match(ARGV[2], 'p(%d+)') or 1)
   add_reader(KEYS[1], token, ARGV[1], tonumber(string.match(ARGV[2], '^%d+')), '', arrived)
   return token -- granted, with the whole lease left
 end

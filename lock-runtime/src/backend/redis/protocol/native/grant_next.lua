@@ -11,7 +11,9 @@
 --   If readers hold the lock, the key is a sorted set of such grants instead, each behind its deadline (server time in ms):
 --   `deadline|token|lease|…`. `lease` then ends with the letter `r`, and the score is the token. All owners of such a grant
 --   are inside. A `?` after the deadline means that no owner has confirmed the grant yet. The key expires after the last
---   deadline.
+--   deadline. The permits of a semaphore are stored in the same way. `lease` then ends with `pK/N`: the owner takes K
+--   permits, and enters if at most N are taken then. A member `=token` stands for each permit after the first, so that the
+--   number of members is the number of permits.
 -- - queue, a sorted set of the waiters: `owner|session_id|lease|wait|words`. The score, the owner's place, is the
 --   server time in µs at which the owner was queued. No two owners have the same score. Another program, or another
 --   version of this library, can leave entries that are not waiters, and scores that are not places. The scripts skip
@@ -20,9 +22,9 @@
 --   time within which the waiter must confirm the grant.
 -- - fence, a string: the newest token of all locks that share this key.
 
-local MEMBER = '^(%x+)|([^|]+)|([1-9]%d*r?)|(%d+)(.*)$' -- a lease of 0 would delete the key
-local READER = '^(%d+)(%??)|(%d+|(%d+)r|([^|]*)|.*)$'
--- The present grant, for a lock that readers hold (see `read`). No grant is equal to this text.
+local MEMBER = '^(%x+)|([^|]+)|([1-9][%drp/]*)|(%d+)(.*)$' -- a lease of 0 would delete the key
+local READER = '^(%d+)(%??)|(%d+|(%d+)[rp][%d/]*|([^|]*)|.*)$'
+-- The present grant, for a lock that readers hold, or a semaphore (see `read`). No grant is equal to this text.
 local SHARED = 'shared'
 local COHORT_AT_MOST = 64
 local OWNER_DIGITS = 32
@@ -102,7 +104,40 @@ local function add_reader(grant, token, text, left, mark, now)
   token = string.format('%.0f', token)
   local deadline = string.format('%.0f', math.floor(now / 1000) + left)
   redis.call('ZADD', grant, token, deadline .. mark .. '|' .. token .. '|' .. text)
+  for i = 1, (string.match(text, '^%d+p(%d+)') or 1) - 1 do
+    local more = string.format('%.0f', token + i)
+    redis.call('ZADD', grant, more, '=' .. more)
+  end
   keep_readers(grant, left)
+end
+
+-- Removes a grant of readers or permits. `member` is its member of the sorted set.
+local function remove_reader(grant, member)
+  redis.call('ZREM', grant, member)
+  local token, permits = string.match(member, '^%d+%??|(%d+)|%d+p(%d+)')
+  for i = 1, (permits or 1) - 1 do
+    redis.call('ZREM', grant, string.format('=%.0f', token + i))
+  end
+end
+
+-- Lets the key expire with its last grant, if few readers are left. The grant that was the last to end may have been removed.
+local function expire_readers(grant, now)
+  local few, last = redis.call('ZRANGE', grant, 0, 8), 0
+  if #few > 0 and #few <= 8 then
+    for _, member in ipairs(few) do
+      last = math.max(last, tonumber(string.match(member, '^%d+')) or 0)
+    end
+    redis.call('PEXPIRE', grant, string.format('%.0f', math.max(last - math.floor(now / 1000), 1)))
+  end
+end
+
+-- Returns whether a caller with this lease can enter beside the present readers, or with its permits.
+local function fits(grant, lease)
+  local taken, of = string.match(lease, 'p(%d+)/(%d+)$')
+  if taken then
+    return redis.call('ZCARD', grant) + taken <= tonumber(of)
+  end
+  return string.sub(lease, -1) == 'r'
 end
 
 -- Caps the time left of the first grants of readers at their leases, because the clock was set back. `now` is in ms.
@@ -121,14 +156,17 @@ end
 
 -- Removes the grants of readers whose deadline has passed, from the oldest on, until one has not passed. Returns the time
 -- left of this one in ms, or nil if no reader is left. The session of a grant that was not confirmed becomes the claim, so
--- that the entries of its process are removed (see set_claimant_aside).
-local function readers_left(grant, claimed, now)
+-- that the entries of its process are removed (see set_claimant_aside). With `all`, does the same for the permits of a
+-- semaphore that are not the oldest, because each of them counts.
+local function readers_left(grant, claimed, now, all)
   now = math.floor(now / 1000)
+  local at, soonest = 0, nil
   while examined < ENTRIES_AT_MOST do
-    local first = redis.call('ZRANGE', grant, 0, 0)[1]
+    local first = redis.call('ZRANGE', grant, at, at)[1]
     if not first then
-      return nil
+      return soonest
     end
+    local permits = string.match(first, '^%d+%??|%d+|%d+p(%d+)')
     local deadline, mark, text, lease, session_id = string.match(first, READER)
     if not deadline then
       redis.call('GET', grant) -- fails: another program has stored this sorted set
@@ -138,16 +176,19 @@ local function readers_left(grant, claimed, now)
       cap_readers(grant, now)
       left = tonumber(lease)
     end
-    if left > 0 then
+    if left > 0 and not (permits and all) then
       return left
+    elseif left > 0 then
+      at, soonest = at + permits, math.min(soonest or left, left)
+    else
+      remove_reader(grant, first)
     end
-    redis.call('ZREM', grant, first)
-    if mark ~= '' and session_id ~= '' and claimed then
+    if left <= 0 and mark ~= '' and session_id ~= '' and claimed then
       redis.call('SET', claimed, session_id, 'PX', 500)
     end
     examined = examined + 1
   end
-  return 0
+  return soonest or 0
 end
 
 -- Finds the grant of a reader. Returns the grant, the time left in ms, and the member of the sorted set. Only repeated
@@ -216,13 +257,18 @@ local function offer(head, grant, queue, fence, floor, claim, time, now)
   if not is_reachable(channel, fence) then
     return nil, 0
   end
-  local owners, count = cohort(queue, owner, session_id, lease, wait, words, now)
+  local length, kind = string.match(lease, '^(%d+)(%a?)')
+  local owners, count
+  if kind == 'p' then
+    owners, count = owner, tonumber(string.match(lease, 'p(%d+)'))
+  else
+    owners, count = cohort(queue, owner, session_id, lease, wait, words, now)
+  end
   local token = next_token(fence, floor, count)
   local given = string.format('%.0f|', token) .. lease .. '|'
   local text = session_id .. '|' .. owners .. words .. '|' .. time[1] .. '.' .. time[2]
-  local length, reads = string.match(lease, '^(%d+)(r?)')
   local left = math.min(tonumber(length), tonumber(claim))
-  if reads == '' then
+  if kind == '' then
     redis.call('SET', grant, given .. text, 'PX', left)
   else
     add_reader(grant, token, lease .. '|' .. text, left, '?', now)
@@ -234,14 +280,15 @@ local function offer(head, grant, queue, fence, floor, claim, time, now)
   if type(heard) == 'number' and heard > 0 then
     return owners, count
   end
-  if reads ~= '' then
+  if kind ~= '' then
     local score = string.format('%.0f', token)
-    redis.call('ZREM', grant, redis.call('ZRANGE', grant, score, score, 'BYSCORE')[1])
+    remove_reader(grant, redis.call('ZRANGE', grant, score, score, 'BYSCORE')[1])
   end
   return nil, count
 end
 
--- Lets the readers at the front of the queue enter beside the readers that hold the lock, until a writer is at the front.
+-- Lets the readers at the front of the queue enter beside the readers that hold the lock, until a writer is at the front; or
+-- the callers of a semaphore, until the first of them needs more permits than there are.
 -- Removes the entries of waiters that are not alive or not listening. `silent` contains the sessions that are known not to
 -- listen.
 local function admit_readers(grant, queue, fence, floor, claim, aside, silent)
@@ -259,7 +306,7 @@ local function admit_readers(grant, queue, fence, floor, claim, aside, silent)
       and not silent[session_id]
       and not begins_with(session_id, aside)
       and head[2] + wait * 1000 > now
-    if is_alive and string.sub(lease, -1) ~= 'r' then
+    if is_alive and not fits(grant, lease) then
       return
     end
     redis.call('ZREM', queue, head[1])
@@ -382,9 +429,10 @@ end
 
 -- Lets waiters enter a lock that readers hold, or have held until now: the readers at the front of the queue, or the next
 -- waiter if no reader is left. Returns the same values as grant_expired, and then the time left of one of the readers in ms.
-local function grant_beside(grant, queue, claimed, fence, floor, claim, speaks)
+-- With `is_released`, a holder has just left, so that the permits of a semaphore need not be looked at for others to fit.
+local function grant_beside(grant, queue, claimed, fence, floor, claim, speaks, is_released)
   local time = redis.call('TIME')
-  local left = readers_left(grant, claimed, time[1] * 1000000 + time[2])
+  local left = readers_left(grant, claimed, time[1] * 1000000 + time[2], not is_released)
   if not left then
     return grant_expired(grant, queue, claimed, fence, floor, claim, speaks)
   end

@@ -20,11 +20,11 @@ redis.call('ZREM', KEYS[2], ARGV[2]) -- a server that cannot write reports an er
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local held = read(KEYS[1])
-if held == SHARED and not readers_left(KEYS[1], KEYS[4], now) then
+if held == SHARED and not readers_left(KEYS[1], KEYS[4], now, true) then
   held = false
 end
-local lease, reads = string.match(ARGV[6], '^(%d+)(r?)')
-if score and ARGV[5] == 'enter' and (not held or held == SHARED and reads == 'r') then
+local lease = string.match(ARGV[6], '^[^|]*')
+if score and ARGV[5] == 'enter' and (not held or held == SHARED and fits(KEYS[1], lease)) then
   -- The holder's lease has ended, and no script has granted the lock to a waiter yet. Or readers hold the lock, and the
   -- caller reads.
   local aside = set_claimant_aside(KEYS[2], KEYS[4], ARGV[7])
@@ -32,9 +32,9 @@ if score and ARGV[5] == 'enter' and (not held or held == SHARED and reads == 'r'
     examined = examined + 1
     local head = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
     if not head[1] or tonumber(head[2]) > tonumber(score) then
-      local token = next_token(KEYS[3], ARGV[3], 1)
-      if reads == 'r' then
-        add_reader(KEYS[1], token, ARGV[6], tonumber(lease), '', now)
+      local token = next_token(KEYS[3], ARGV[3], string.match(lease, 'p(%d+)') or 1)
+      if not tonumber(lease) then
+        add_reader(KEYS[1], token, ARGV[6], tonumber(string.match(lease, '^%d+')), '', now)
         admit_readers(KEYS[1], KEYS[2], KEYS[3], ARGV[3], ARGV[4], aside, {})
       else
         redis.call('SET', KEYS[1], string.format('%.0f|', token) .. ARGV[6], 'PX', lease)
@@ -64,7 +64,8 @@ if held == SHARED then
     return { 'held', text, left } -- see below
   end
   if is_abandoned then
-    redis.call('ZREM', KEYS[1], member)
+    remove_reader(KEYS[1], member)
+    expire_readers(KEYS[1], now)
   end
   -- The caller may have kept readers behind it waiting, or, as the last reader, a writer.
   grant_beside(KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[3], ARGV[4], ARGV[7])

@@ -17,9 +17,12 @@ if type(held) == 'table' then
     return 0 -- the lock is not held with this token: nothing was changed
   end
   redis.call('ZREM', KEYS[1], reader)
+  for i = 1, (string.match(reader, '^%d+%??|%d+|%d+p(%d+)') or 1) - 1 do
+    redis.call('ZREM', KEYS[1], string.format('=%.0f', token + i))
+  end
   -- The reader that has left can be the one whose deadline was the last. If few readers are left, the key expires with them.
-  local few = redis.call('ZRANGE', KEYS[1], 0, 4)
-  if #few > 0 and #few <= 4 then
+  local few = redis.call('ZRANGE', KEYS[1], 0, 8)
+  if #few > 0 and #few <= 8 then
     local time, last = redis.call('TIME'), 0
     for _, reader in ipairs(few) do
       last = math.max(last, tonumber(string.match(reader, '^%d+')) or 0)

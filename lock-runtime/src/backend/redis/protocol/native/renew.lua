@@ -15,7 +15,7 @@
 -- Extends the lease of a grant of readers (see grant_next.lua).
 local function renew_reader(grant, asked, wanted, restart)
   local fine, found = pcall(redis.call, 'ZRANGE', grant, string.match(asked, '^%d+'), string.match(asked, '^%d+'), 'BYSCORE')
-  local pattern = '^(%d+)%??|(%d+)|(%d+)r(|[^|]+|.*)$'
+  local pattern = '^(%d+)%??|(%d+)|(%d+)([rp][%d/]*|[^|]+|.*)$'
   local deadline, token, stored, rest = string.match(fine and found[1] or '', pattern)
   if not deadline then
     return -1 -- the lock is not held with this token, or is only retained, or the key stores no grants any longer
@@ -36,7 +36,7 @@ local function renew_reader(grant, asked, wanted, restart)
   -- A server that is out of memory allows ZADD only after PEXPIRE.
   redis.call('PEXPIRE', grant, math.max(redis.call('PTTL', grant), lease))
   stored = (restart or lease > longest) and wanted or stored
-  local renewed = string.format('%.0f', now + lease) .. '|' .. token .. '|' .. stored .. 'r' .. rest
+  local renewed = string.format('%.0f', now + lease) .. '|' .. token .. '|' .. stored .. rest
   if renewed ~= found[1] then
     redis.call('ZADD', grant, token, renewed)
     redis.call('ZREM', grant, found[1]) -- the key would lose its expiry if its last member was removed first
