@@ -233,6 +233,28 @@ async fn the_minimum_hold_of_a_reader_keeps_writers_out() {
     .await;
 }
 
+/// A reader with a minimum hold leaves before the other readers of its client, with which it shares a grant.
+#[tokio::test]
+async fn the_minimum_hold_of_a_reader_outlasts_the_others() {
+    on_stores_with_a_queue(async |store| {
+        let [one, two] = store.clients().await;
+        let guard = lock(&two).acquire().await.unwrap();
+        let kept = lock(&one).read().hold_at_least(2 * SECOND);
+        let kept = tokio::spawn(kept.run(async { tokio::time::Instant::now() }));
+        until_waiting(&two, KEY, 1).await;
+        let other = begin(lock(&one).read());
+        until_waiting(&two, KEY, 2).await;
+        guard.release().await;
+        let began = kept.await.unwrap().unwrap();
+        other.await.unwrap().release().await;
+        lock(&two).acquire().await.unwrap().release().await;
+        let lasted = began.elapsed();
+        assert!(lasted >= 1900 * MS, "{lasted:?}");
+        until_free(&one, KEY).await;
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn readers_take_several_locks_together() {
     on_stores_with_a_queue(async |store| {

@@ -93,6 +93,25 @@ impl Redis {
         }
     }
 
+    /// Returns the members of the sorted set that is stored under this key.
+    #[must_use]
+    pub fn members(&self, key: &str, ms: i64) -> Vec<String> {
+        match self
+            .0
+            .data
+            .peek(key.as_bytes(), ms)
+            .map(|entry| &entry.value)
+        {
+            Some(Value::SortedSet(set)) => {
+                let members = set.range(0..set.len());
+                members
+                    .map(|entry| String::from_utf8_lossy(&entry.1).into_owned())
+                    .collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
     /// Returns the queue of the lock that is stored under this name.
     #[must_use]
     pub fn queue(&self, name: &str, ms: i64) -> StoredQueue {

@@ -72,6 +72,16 @@ pub(crate) static SCRIPTS: LazyLock<Vec<(&str, String)>> = LazyLock::new(|| {
         ("renew", &[part!("native/renew")]),
         ("dissolve", &[part!("native/dissolve")]),
         ("status", &[part!("native/status")]),
+        (
+            "acquire_shared",
+            &[
+                next_token,
+                grant_next,
+                part!("native/acquire_shared"),
+                part!("native/acquire_queue"),
+                part!("native/acquire"),
+            ],
+        ),
         ("quorum_probe", &[mark, part!("quorum/probe")]),
         ("quorum_admit", &[mark, part!("quorum/admit")]),
         ("quorum_take", &[next_token, mark, part!("quorum/take")]),
@@ -128,6 +138,8 @@ pub(crate) struct Call {
     /// The index of an argument, and the text that replaces the argument. If there is no text, this argument and all
     /// arguments after it are removed.
     junk: Option<(Index, Option<&'static str>)>,
+    /// Whether the caller reads or takes permits.
+    is_shared: bool,
 }
 
 /// Returns the channels of two of the three sessions. The tests subscribe only to these two channels.
@@ -179,7 +191,20 @@ impl Call {
         );
         let claim_key = |at: usize| format!("{}:claim", lock(at));
         let (owner, session) = (OWNERS[self.owner], SESSIONS[self.session]);
-        let (lease, wait, claim) = (self.lease, self.wait, self.claim);
+        let mode = match name.starts_with("acquire_shared") || self.is_shared {
+            true => self.choice(0, &["r", "r", "r", "p1/2", "p2/3"]),
+            false => "",
+        };
+        let takes_mode = matches!(
+            *name,
+            "acquire_shared" | "queue" | "leave" | "probe" | "multi_acquire"
+        );
+        let lease = if takes_mode {
+            format!("{}{mode}", self.lease)
+        } else {
+            self.lease.into()
+        };
+        let (lease, wait, claim) = (lease.as_str(), self.wait, self.claim);
         let (now, second) = (pair.time, 1_000_000);
         let floor = self.choice(0, &[0, now - second, now + second]).to_string();
         let end = match self.choice(1, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]) {
@@ -192,7 +217,12 @@ impl Call {
         let held = pair
             .simulated
             .get(if is_redisson { &fence } else { &grant }, START);
-        let held = held.unwrap_or_default();
+        let readers = pair.simulated.members(&grant, START as i64 / 1000);
+        let reader = readers.get(self.choice(3, &[0, 0, 1]));
+        let reader = reader.and_then(|reader| reader.split_once('|'));
+        let held = held
+            .or_else(|| reader.map(|(_, grant)| grant.to_owned()))
+            .unwrap_or_default();
         let tokens = held.split('|').next().map(str::to_owned);
         let token = tokens
             .filter(|token| !token.is_empty())
@@ -221,7 +251,7 @@ impl Call {
                 .collect::<Vec<String>>()
         };
         let (keys, mut args) = match name.trim_start_matches("redisson_") {
-            "acquire" => {
+            "acquire" | "acquire_shared" => {
                 let mut args = text(&[&tail, lease, &floor, wait, claim, &end, place]);
                 args.truncate(self.choice(2, &[6, 6, 6, 7]));
                 let keys = if is_redisson || wait != "0" { 3 } else { 4 };
@@ -309,6 +339,7 @@ pub(crate) fn call() -> impl Strategy<Value = Step> {
         1 => Just(2_usize),
         1 => Just(4_usize),
         2 => Just(5_usize),
+        4 => Just(10_usize),
         4 => 0..11_usize,
         2 => 11..16_usize,
         2 => 16..SCRIPTS.len()
@@ -326,9 +357,9 @@ pub(crate) fn call() -> impl Strategy<Value = Step> {
     );
     let junk = proptest::option::weighted(0.05, junk);
     let times = prop_oneof![3 => Just(("10000", "60000", "5000")), 2 => times];
-    let who = ((lock(), lock()), 0..3_usize, 0..15_usize);
-    (script, who, times, 0..1000_usize, junk).prop_map(|(script, who, times, choices, junk)| {
-        let ((locks, owner, session), (lease, wait, claim)) = (who, times);
+    let who = ((lock(), lock()), 0..3_usize, 0..15_usize, any::<bool>());
+    (script, who, times, 0..10_000_usize, junk).prop_map(|(script, who, times, choices, junk)| {
+        let ((locks, owner, session, is_shared), (lease, wait, claim)) = (who, times);
         // Most calls use the session that belongs to the owner.
         let session = if session < 3 { session } else { owner };
         Step::Script(Call {
@@ -341,6 +372,7 @@ pub(crate) fn call() -> impl Strategy<Value = Step> {
             claim,
             choices,
             junk,
+            is_shared,
         })
     })
 }

@@ -94,6 +94,8 @@ pub(crate) struct Cohort {
     is_dissolved: bool,
     /// The members that have to queue again for this reason.
     queueing: VecDeque<OwnerId>,
+    /// The moment until which the lock stays taken after the last reader has left, because one of them has a minimum hold.
+    retain_until: Option<Moment>,
     /// The latest end of the lease that is known, or that a member has asked for. The server may have carried out a
     /// request whose answer was not read.
     latest_end: Moment,
@@ -117,6 +119,7 @@ impl Cohort {
             until: grant.until(),
             is_dissolved: false,
             queueing: VecDeque::new(),
+            retain_until: None,
             latest_end: grant.until(),
         })
     }
@@ -295,6 +298,15 @@ impl Cohort {
     /// Whether members have to queue again, and the server has not queued them yet.
     pub(crate) fn is_queueing(&self) -> bool {
         !self.queueing.is_empty()
+    }
+
+    /// Records that the lock has to stay taken until `until` after the member with this token has left, unless it no longer
+    /// has the turn. Returns the latest such moment of all members.
+    pub(crate) fn retain(&mut self, token: u64, until: Option<Moment>) -> Option<Moment> {
+        if self.has_turn(token) {
+            self.retain_until = self.retain_until.max(until);
+        }
+        self.retain_until
     }
 
     /// Returns what the engine has to do when the member with this token leaves.

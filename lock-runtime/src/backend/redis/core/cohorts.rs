@@ -447,6 +447,21 @@ impl<P: Parts> Core<P> {
         Passed::Ended(first)
     }
 
+    /// Records that the lock has to stay taken until `until` after the member with this token has left. Returns until when it
+    /// has to stay taken after the last member has left, because members that read can leave in any order.
+    pub(crate) fn retain(
+        &mut self,
+        name: &LockName,
+        token: FencingToken,
+        until: Option<Moment>,
+    ) -> Option<Moment> {
+        let retain = |entry: &mut Entry| match entry.cohort.is_shared() {
+            true => entry.cohort.retain(token.get(), until),
+            false => until,
+        };
+        self.with_token(name, token.get(), retain).unwrap_or(until)
+    }
+
     /// Returns the latest known moment at which the lease of the member with this token can end on the server. Returns
     /// `None` if this process knows no cohort that contains the token.
     pub(crate) fn latest_end(&mut self, name: &LockName, token: FencingToken) -> Option<Moment> {

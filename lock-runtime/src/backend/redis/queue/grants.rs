@@ -235,6 +235,9 @@ async fn release_turn(
     token: FencingToken,
     retain_until: Option<Moment>,
 ) -> Result<Released, BackendError> {
+    let retain_until = server
+        .core
+        .with(|core| core.retain(name, token, retain_until));
     let (grant, is_cohort) = match server.core.pass(name, token.get(), server.now()) {
         Passed::Unknown => (token, false),
         Passed::Ended(first) => (FencingToken::new(first), true),
