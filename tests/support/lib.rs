@@ -144,6 +144,9 @@ mod pages {
     #[doc = include_str!("../../docs/guides/replicas.md")]
     struct Replicas;
 
+    #[doc = include_str!("../../docs/guides/readers.md")]
+    struct Readers;
+
     #[doc = include_str!("../../docs/guides/leader.md")]
     struct Leader;
 
