@@ -317,6 +317,8 @@ pub(crate) struct ReleaseForm<'a> {
     pub(crate) key: &'a str,
     pub(crate) token: FencingToken,
     pub(crate) holder: &'a Holder,
+    /// The number of readers that hold the lock; 0 if a writer holds it.
+    pub(crate) readers: usize,
     pub(crate) waiting: usize,
     pub(crate) field: &'a str,
     /// The name of the visitor, or `None` if the visitor has to type a name.
@@ -335,8 +337,10 @@ pub(crate) fn release(form: &ReleaseForm<'_>, place: Place<'_>) -> String {
             @if let Some(left) = form.holder.remaining {
                 dt { "Lease left" } dd { (people(crate::state::millis(left))) }
             }
+            @if form.readers > 0 { dt { "Readers" } dd { (form.readers) } }
             dt { "Waiting" } dd { (form.waiting) }
         }
+        @if form.readers > 1 { p { "Only the hold of this reader ends. The other readers keep the lock." } }
         p {
             @if form.holder.kept {
                 "Nobody works under the lock: " (KEPT) "."
@@ -474,7 +478,11 @@ fn list_row(key: &str, lock: &Lock, place: Place<'_>) -> Markup {
                 (Some(hold), Some(reading)) => {
                     td .n data-label="Token" { (token(hold.token)) }
                     td data-label="Holder" {
-                        @if hold.kept { span .kept title=(KEPT) { "kept after" } " " }
+                        @if hold.kept {
+                            span .kept title=(KEPT) { "kept after" } " "
+                        } @else if hold.readers > 0 {
+                            span .readers { (read_by(hold.readers)) } " "
+                        }
                         @match &hold.caller {
                             Some(caller) => (called(caller)),
                             None => span .owner { (hold.owner) },
@@ -490,6 +498,11 @@ fn list_row(key: &str, lock: &Lock, place: Place<'_>) -> Markup {
     }
 }
 
+/// Returns the state of a lock that readers hold.
+fn read_by(readers: usize) -> String {
+    format!("read by {readers}")
+}
+
 /// The meaning of a lock's state `kept`.
 const KEPT: &str = "the hold has ended, and hold_at_least keeps the lock taken";
 
@@ -500,7 +513,15 @@ fn hold_details(reading: &Reading, place: Place<'_>) -> Markup {
             @match &reading.hold {
                 None => dd { "free" },
                 Some(hold) => {
-                    dd { @if hold.kept { "kept: " (KEPT) } @else { "held" } }
+                    dd {
+                        @if hold.kept {
+                            "kept: " (KEPT)
+                        } @else if hold.readers > 0 {
+                            (read_by(hold.readers))
+                        } @else {
+                            "held"
+                        }
+                    }
                     dt { "Token" } dd { (token(hold.token)) }
                     dt { "Holder" } dd { (holder(hold.caller.as_ref(), &hold.owner)) }
                     dt { "Held for" } dd { (since(hold.since, place)) }

@@ -95,6 +95,8 @@ fn holder(hold: &Hold, now: Ms) -> Value {
         "token": hold.token.map(u64::from),
         "owner": hold.owner,
         "state": if hold.kept { "kept" } else { "held" },
+        "mode": if hold.readers > 0 { "read" } else { "write" },
+        "readers": hold.readers,
         "caller": hold.caller.as_ref().map(caller),
         "held_for_ms": now.saturating_sub(since),
         "held_for_is_exact": matches!(hold.since, Since::Exactly(_)),

@@ -457,6 +457,7 @@ async fn confirm(site: &Site, visit: &Visit, key: &str, refusal: Option<&str>) -
         key,
         token,
         holder,
+        readers: crate::state::readers(&status),
         waiting: status.waiters,
         field: &form_token.field,
         by: by.as_deref(),

@@ -6,7 +6,7 @@ use std::{
     ops::Bound,
 };
 
-use lock_runtime::{Caller, FencingToken, Holder, Status, Waiter};
+use lock_runtime::{Caller, FencingToken, Holder, Mode, Status, Waiter};
 
 /// The largest number of locks on one page of the list.
 pub(crate) const PAGE: usize = 100;
@@ -74,6 +74,9 @@ pub(crate) struct Hold {
     /// The length of the lease, in ms. If the server does not store it, this is the longest remaining time that was ever
     /// read during this hold.
     pub(crate) lease: Ms,
+    /// The number of readers that hold the lock; 0 if a writer holds it. Callers of one process that share a grant count as
+    /// one reader. The other fields describe the first reader.
+    pub(crate) readers: usize,
     /// Whether the hold has ended, and `hold_at_least` keeps the lock taken.
     pub(crate) kept: bool,
 }
@@ -510,8 +513,7 @@ impl State {
         let last = before
             .as_ref()
             .and_then(|lock| lock.reading.as_ref()?.hold.as_ref());
-        let holder = status.and_then(|status| status.holder.as_ref());
-        let hold = holder.map(|holder| hold(holder, last, now));
+        let hold = status.and_then(|status| hold(status, last, now));
         let is_same = |last: &Hold| hold.as_ref().is_some_and(|hold| hold.token == last.token);
         if let Some(lock) = &before
             && !last.is_none_or(is_same)
@@ -770,7 +772,14 @@ enum Class {
     Rest,
 }
 
-fn hold(holder: &Holder, last: Option<&Hold>, now: Ms) -> Hold {
+/// Returns the number of readers that hold a lock.
+pub(crate) fn readers(status: &Status) -> usize {
+    let holders = status.holder.iter().chain(&status.others);
+    holders.filter(|holder| holder.mode == Mode::Read).count()
+}
+
+fn hold(status: &Status, last: Option<&Hold>, now: Ms) -> Option<Hold> {
+    let holder = status.holder.as_ref()?;
     let owner = holder.owner.to_string();
     let last = last.filter(|last| last.token == holder.token && last.owner == owner);
     let left = holder.remaining.map(millis);
@@ -778,7 +787,7 @@ fn hold(holder: &Holder, last: Option<&Hold>, now: Ms) -> Hold {
     let last_ends = last
         .and_then(|last| last.ends)
         .filter(|last| ends.is_some_and(|ends| last.abs_diff(ends) < JITTER));
-    Hold {
+    Some(Hold {
         token: holder.token,
         caller: holder.caller.clone(),
         since: last.map_or_else(|| since(holder, now), |last| last.since),
@@ -787,9 +796,11 @@ fn hold(holder: &Holder, last: Option<&Hold>, now: Ms) -> Hold {
             Some(lease) => millis(lease),
             None => left.unwrap_or(0).max(last.map_or(0, |last| last.lease)),
         },
-        kept: holder.kept,
+        readers: readers(status),
+        // As long as one reader is at work, the lock is held.
+        kept: holder.kept && status.others.iter().all(|other| other.kept),
         owner,
-    }
+    })
 }
 
 fn since(holder: &Holder, now: Ms) -> Since {

@@ -802,6 +802,81 @@ async fn the_page_of_a_lock_tells_each_change() {
     live.until(shows("free".into())).await;
 }
 
+/// A lock that readers hold is shown with their number, in the list, on its own page and in the form of a forced release.
+#[tokio::test(flavor = "multi_thread")]
+async fn readers_are_counted() {
+    let client = client().await;
+    let app = mounted(LockPage::new(client.clone()).allow_release());
+    let mut list = Live::open(&app, "/ops/locks").await;
+    let mut live = Live::open(&app, "/ops/locks/lock?key=k").await;
+    let row = |event: &Value| event["rows"]["k"].to_string();
+    let shows = |text: &'static str| {
+        move |event: &Value| event["regions"]["hold"].to_string().contains(text)
+    };
+    live.until(shows("free")).await;
+    let read = async || {
+        let lock = client.lock("k").read().lease(MINUTE);
+        lock.acquire().await.unwrap()
+    };
+    let first = read().await;
+    live.until(shows("read by 1<")).await;
+    let [second, third] = [read().await, read().await];
+    live.until(shows("read by 3<")).await;
+    list.until(|event| row(event).contains("read by 3<")).await;
+
+    let lock = json(&app, "/ops/locks/lock?key=k").await;
+    let holder = &lock["holder"];
+    assert_eq!(
+        (&holder["mode"], &holder["readers"], &holder["state"]),
+        (&"read".into(), &3.into(), &"held".into()),
+        "{lock}"
+    );
+    assert_eq!(holder["token"], first.token().get(), "{lock}");
+    let found = json(&app, "/ops/locks").await;
+    assert_eq!(found["held"], 1, "{found}");
+    assert_eq!(found["locks"][0]["readers"], 3, "{found}");
+
+    // The form ends the hold of one reader, and says so.
+    let form = get(&app, "/ops/locks/release?key=k").await.body;
+    assert!(form.contains("The other readers keep the lock"), "{form}");
+    let released = Form::open(&app).await.send(&app).await;
+    assert_eq!(released.status, StatusCode::OK, "{}", released.body);
+    live.until(shows("read by 2<")).await;
+    assert!(is_held_by(&client, &second).await);
+
+    second.release().await;
+    live.until(shows("read by 1<")).await;
+    // A writer follows the last reader.
+    let writing = tokio::spawn(client.lock("k").wait(MINUTE).acquire());
+    until_waiting(&client, "k", 1).await;
+    let form = get(&app, "/ops/locks/release?key=k").await.body;
+    assert!(!form.contains("The other readers"), "{form}");
+    third.release().await;
+    let writer = writing.await.unwrap().unwrap();
+    live.until(shows("<dd>held<")).await;
+    let lock = json(&app, "/ops/locks/lock?key=k").await;
+    let holder = &lock["holder"];
+    assert_eq!(
+        (&holder["mode"], &holder["readers"], &holder["token"]),
+        (&"write".into(), &0.into(), &writer.token().get().into()),
+        "{lock}"
+    );
+    // The queue of a key with a hash tag has a name that could be the name of a lock.
+    let _tagged = client.lock("{order:7}:pay").read().acquire().await.unwrap();
+    let waiting = tokio::spawn(client.lock("{order:7}:pay").wait(MINUTE).acquire());
+    until_waiting(&client, "{order:7}:pay", 1).await;
+    let shown = async || {
+        let found = json(&app, "/ops/locks?q=%7B").await;
+        [
+            found["held"].clone(),
+            found["read"].clone(),
+            found["waiting"].clone(),
+        ] == [1, 1, 1]
+    };
+    until(shown).await;
+    waiting.abort();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_end_when_the_service_closes() {
     let client = client().await;

@@ -2,8 +2,8 @@
 
 use clap::Args;
 use futures_util::future::join_all;
-use lock_runtime::{Caller, FencingToken, LockClient, LockError, LockKey, Status};
-use serde::Serialize;
+use lock_runtime::{Caller, FencingToken, Holder, LockClient, LockError, LockKey, Mode, Status};
+use serde::{Serialize, Serializer};
 use wildmatch::WildMatch;
 
 use crate::{
@@ -97,6 +97,10 @@ pub(crate) enum State {
 }
 
 impl State {
+    pub(crate) fn of(holder: &Holder) -> Self {
+        if holder.kept { Self::Kept } else { Self::Held }
+    }
+
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Held => "held",
@@ -110,6 +114,11 @@ impl State {
 pub(crate) struct Held {
     pub(crate) key: String,
     pub(crate) state: State,
+    #[serde(serialize_with = "mode_word")]
+    pub(crate) mode: Mode,
+    /// The number of readers that hold the lock; 0 if a writer holds it. Callers of one process that share a grant count as
+    /// one reader. The other fields describe the first reader.
+    pub(crate) readers: usize,
     /// Where the holder runs. Absent if the server does not store this, as for a Redisson lock.
     pub(crate) caller: Option<Origin>,
     /// The time since the grant.
@@ -121,16 +130,39 @@ pub(crate) struct Held {
     pub(crate) owner: String,
 }
 
+/// Writes a mode as the word that the JSON contains.
+fn mode_word<S: Serializer>(mode: &Mode, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(match mode {
+        Mode::Read => "read",
+        _ => "write",
+    })
+}
+
+/// Returns all holders of a lock: at most one writer, or several readers.
+pub(crate) fn holders(status: &Status) -> impl Iterator<Item = &Holder> {
+    status.holder.iter().chain(&status.others)
+}
+
 impl Held {
     /// Converts the status of a lock. Returns `None` if nobody holds the lock.
     pub(crate) fn of(key: &str, status: &Status) -> Option<Self> {
-        let holder = status.holder.as_ref()?;
-        Some(Self {
+        let mut held = Self::by(key, status, status.holder.as_ref()?);
+        // As long as one reader is at work, the lock is held.
+        if holders(status).any(|holder| !holder.kept) {
+            held.state = State::Held;
+        }
+        Some(held)
+    }
+
+    /// Describes a lock by one of its holders.
+    pub(crate) fn by(key: &str, status: &Status, holder: &Holder) -> Self {
+        Self {
             key: key.to_owned(),
-            state: if holder.kept {
-                State::Kept
-            } else {
-                State::Held
+            state: State::of(holder),
+            mode: holder.mode,
+            readers: match holder.mode {
+                Mode::Read => holders(status).count(),
+                _ => 0,
             },
             caller: holder.caller.as_ref().map(Origin::from),
             held_for_ms: holder.held_for.map(millis),
@@ -138,7 +170,15 @@ impl Held {
             lease_left_ms: holder.remaining.map(millis),
             waiting: status.waiters,
             owner: holder.owner.to_string(),
-        })
+        }
+    }
+
+    /// Returns the state of the lock as readable text, such as `held` or `read by 3`.
+    pub(crate) fn state_text(&self) -> String {
+        match (self.state, self.readers) {
+            (State::Held, 1..) => format!("read by {}", self.readers),
+            (state, _) => state.word().to_owned(),
+        }
     }
 
     /// Returns where the holder runs, as readable text.
@@ -161,7 +201,7 @@ impl Row for Held {
     fn cells(&self) -> Vec<String> {
         vec![
             self.key.clone(),
-            self.state.word().to_owned(),
+            self.state_text(),
             self.holder_text(),
             time(self.held_for_ms),
             time(self.lease_left_ms),

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::{
     exit::{Exit, Failure},
-    list::{Held, State, time},
+    list::{Held, State, holders, time},
     output::{Format, write_one},
 };
 
@@ -20,7 +20,8 @@ pub(crate) struct ReleaseArgs {
     /// renewal or check; until then, it can work at the same time as the next holder
     #[arg(long, required = true)]
     force: bool,
-    /// Releases the lock only if its holder has this fencing token, which `list` and `inspect` show
+    /// Releases the lock only if its holder has this fencing token, which `list` and `inspect` show. If several readers
+    /// hold the lock, the token names the reader whose hold ends
     #[arg(long)]
     token: Option<u64>,
     /// Does not ask for confirmation
@@ -47,22 +48,44 @@ pub(crate) async fn release(
     let lock = client.lock(&args.key);
     let by = args.by.clone().unwrap_or_else(whoami);
     let status = lock.status().await?;
-    let held = Held::of(&args.key, &status);
-    let is_meant = |held: &Held| args.token.is_none_or(|token| held.token == Some(token));
-    if let Some(held) = held.as_ref().filter(|held| !is_meant(held)) {
-        let text = format!(
-            "`{}` is now held by {} with another token: nothing was changed",
-            args.key,
-            held.holder_text()
-        );
-        return Err(Failure::Text(Exit::No, text));
+    let meant = match args.token {
+        None => status.holder.as_ref(),
+        Some(token) => {
+            let token = FencingToken::new(token);
+            holders(&status).find(|holder| holder.token == Some(token))
+        }
+    };
+    let held = meant.map(|holder| Held::by(&args.key, &status, holder));
+    match (&held, Held::of(&args.key, &status)) {
+        (None, Some(other)) => {
+            let text = if other.readers > 0 {
+                format!(
+                    "`{}` is now read by {}, and none of these readers has this token: nothing was changed",
+                    args.key, other.readers
+                )
+            } else {
+                format!(
+                    "`{}` is now held by {} with another token: nothing was changed",
+                    args.key,
+                    other.holder_text()
+                )
+            };
+            return Err(Failure::Text(Exit::No, text));
+        }
+        (Some(held), _) if held.readers > 1 && args.token.is_none() => {
+            return Err(Failure::usage(format!(
+                "`{}` is read by {}: name one of these readers with `--token`; `lockctl inspect` shows the tokens",
+                args.key, held.readers
+            )));
+        }
+        _ => {}
     }
     if let Some(held) = &held
         && !args.yes
     {
         confirm(held)?;
     }
-    let token = status.holder.and_then(|holder| holder.token);
+    let token = meant.and_then(|holder| holder.token);
     let outcome = match (&held, token) {
         (None, _) => ForcedRelease::NotHeld,
         (Some(held), None) => {
@@ -84,8 +107,12 @@ pub(crate) async fn release(
     };
     write_one(format, &report, || match (outcome, token) {
         (ForcedRelease::Released, Some(token)) => format!(
-            "released `{}`: the hold with token {token} has ended, and its holder learns of this at its next renewal or check",
-            args.key
+            "released `{}`: the hold with token {token} has ended, and its holder learns of this at its next renewal or check{}",
+            args.key,
+            match held.as_ref().map_or(0, |held| held.readers) {
+                0 | 1 => String::new(),
+                readers => format!("; the lock is still read by {}", readers - 1),
+            }
         ),
         (_, Some(token)) => {
             format!(
@@ -118,10 +145,14 @@ fn confirm(held: &Held) -> Result<(), Failure> {
     let mut ask = io::stderr();
     let _ = write!(
         ask,
-        "`{}` is {} {} with {} of its lease left; {} wait.\n{} Type the key to release the lock: ",
+        "`{}` is {} {}{} with {} of its lease left; {} wait.\n{} Type the key to release the lock: ",
         held.key,
         by,
         held.holder_text(),
+        match held.readers {
+            0 => String::new(),
+            readers => format!(" (read by {readers})"),
+        },
         time(held.lease_left_ms),
         held.waiting,
         work,

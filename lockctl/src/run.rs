@@ -38,6 +38,7 @@ use tokio::{
 
 use crate::{
     exit::{Exit, Failure, complain, with_advice},
+    list::Held,
     output::people,
 };
 
@@ -173,9 +174,13 @@ async fn holder_text(client: &LockClient, key: &str) -> String {
         Ok(status) => status,
         Err(error) => return with_advice(&error),
     };
+    let readers = Held::of(key, &status).map_or(0, |held| held.readers);
     let holder = status.holder.map(|holder| HeldBy::new(holder, None));
-    let holder = holder.map_or_else(|| "the lock is free".to_owned(), |held| held.to_string());
-    format!("{holder}, {} waiting", status.waiters)
+    let mut text = holder.map_or_else(|| "the lock is free".to_owned(), |held| held.to_string());
+    if readers > 0 {
+        text.push_str(&format!(" (read by {readers})"));
+    }
+    format!("{text}, {} waiting", status.waiters)
 }
 
 pub(crate) async fn run(

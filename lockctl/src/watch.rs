@@ -8,7 +8,7 @@ use std::{
 };
 
 use clap::Args;
-use lock_runtime::LockClient;
+use lock_runtime::{LockClient, Mode};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Serialize;
 use tokio::time::Instant;
@@ -51,7 +51,7 @@ enum Kind {
     /// The lock was already held at the first look.
     Held,
     Acquired,
-    /// The lock was passed from one holder to the next.
+    /// The lock was passed from one holder to the next. A reader that comes or goes beside other readers is no change.
     Passed,
     /// The hold has ended, and `hold_at_least` keeps the lock taken.
     Kept,
@@ -126,8 +126,12 @@ fn write_changes(format: Format, last: Option<&Seen>, now: &Seen) -> Result<(), 
         };
         let line = match format {
             Format::Table => format!(
-                "{at} {kind:<8} {} token={} waiting={} holder={}",
+                "{at} {kind:<8} {} {}token={} waiting={} holder={}",
                 lock.key,
+                match lock.mode {
+                    Mode::Read => format!("mode=read readers={} ", lock.readers),
+                    _ => String::new(),
+                },
                 lock.token
                     .map_or_else(|| "-".into(), |token| token.to_string()),
                 lock.waiting,
@@ -155,16 +159,23 @@ fn changes<'a>(last: Option<&'a Seen>, now: &'a Seen) -> Vec<(Kind, &'a Held)> {
             None if held.state == State::Kept => Kind::Kept,
             None if last.is_none() => Kind::Held,
             None => Kind::Acquired,
-            Some(before) if (before.token, &before.owner) != (held.token, &held.owner) => {
-                Kind::Passed
-            }
-            Some(before) if before.state != held.state => Kind::Kept,
+            Some(before) if is_passed(before, held) => Kind::Passed,
+            Some(before) if before.state != held.state => match held.state {
+                State::Kept => Kind::Kept,
+                State::Held => Kind::Acquired,
+            },
             Some(before) if before.waiting != held.waiting => Kind::Waiting,
             Some(_) => continue,
         };
         changes.push((kind, held));
     }
     changes
+}
+
+/// Returns whether a lock has another holder than before. Readers that follow readers share the lock.
+fn is_passed(before: &Held, now: &Held) -> bool {
+    let is_read = before.mode == Mode::Read && now.mode == Mode::Read;
+    !is_read && (before.token, &before.owner) != (now.token, &now.owner)
 }
 
 impl Kind {
@@ -212,6 +223,8 @@ mod tests {
         let held = Held {
             key: key.to_owned(),
             state,
+            mode: Mode::Write,
+            readers: 0,
             caller: None,
             held_for_ms: None,
             token: Some(token),
@@ -259,5 +272,27 @@ mod tests {
             expected.map(|(kind, key)| (kind, key.to_owned()))
         );
         assert_eq!(told(Some(&second), &second), []);
+    }
+
+    #[test]
+    fn readers_that_come_and_go_pass_nothing() {
+        let read = |token, readers, state| {
+            let (key, mut held) = taken("a", token, 0, state);
+            (held.mode, held.readers) = (Mode::Read, readers);
+            Seen::from([(key, held)])
+        };
+        let written = Seen::from([held("a", 9, 0)]);
+        let kinds = |last: &Seen, now: &Seen| -> Vec<Kind> {
+            let changes = changes(Some(last), now);
+            changes.iter().map(|(kind, _)| *kind).collect()
+        };
+        let first = read(1, 1, State::Held);
+        assert_eq!(kinds(&first, &read(1, 2, State::Held)), []);
+        assert_eq!(kinds(&first, &read(2, 1, State::Held)), []);
+        assert_eq!(kinds(&first, &written), [Kind::Passed]);
+        assert_eq!(kinds(&written, &first), [Kind::Passed]);
+        let kept = read(1, 1, State::Kept);
+        assert_eq!(kinds(&first, &kept), [Kind::Kept]);
+        assert_eq!(kinds(&kept, &read(1, 2, State::Held)), [Kind::Acquired]);
     }
 }

@@ -289,6 +289,24 @@ async fn a_call_with_several_keys_has_one_span() {
     assert_eq!(many.field("lock.name"), "many");
 }
 
+/// The span of a call that reads has another mode than the span of a call that writes.
+#[tokio::test]
+async fn a_span_says_whether_its_call_reads() {
+    record();
+    let server = RedisServer::start().await;
+    let client = LockClient::connect(server.url()).await.unwrap();
+    let mode = |key: &str| Spans::of(key).field("lock.mode").to_owned();
+    let guard = client.lock("span:read").read().acquire().await.unwrap();
+    assert_eq!(mode("span:read"), "read");
+    guard.release().await;
+    let writing = client.lock("span:written").write().run(async {});
+    writing.await.unwrap();
+    assert_eq!(mode("span:written"), "exclusive");
+    let keys = ["span:read:a", "span:read:b"];
+    client.locks(keys).read().run(async {}).await.unwrap();
+    assert_eq!(mode("span:read:a, span:read:b"), "read");
+}
+
 /// The span of a call says how the call has ended: without the lock, because its future was dropped, because its lease
 /// was lost, or as a nested call.
 #[tokio::test]

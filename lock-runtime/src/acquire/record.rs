@@ -2,7 +2,7 @@
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
-use lock_core::{error::LockError, fencing::FencingToken, lease::Moment};
+use lock_core::{error::LockError, fencing::FencingToken, lease::Moment, options::Mode};
 use tracing::{Span, field::Empty};
 
 use crate::{
@@ -48,7 +48,7 @@ impl CallRecord {
         let first = &specs[0];
         let call = tracing::info_span!(
             target: TARGET, "lock",
-            lock.name = first.site.label(), lock.key = %Keys(specs), lock.mode = EXCLUSIVE,
+            lock.name = first.site.label(), lock.key = %Keys(specs), lock.mode = mode_of(first),
             lock.wait_ms = Empty, lock.queue_position = Empty, lock.token = Empty, lock.outcome = Empty,
         );
         if call.is_disabled() && !metrics::ENABLED {
@@ -155,6 +155,14 @@ impl Drop for Recorded {
 impl fmt::Debug for CallRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CallRecord").finish_non_exhaustive()
+    }
+}
+
+/// Returns the value of the span field `lock.mode`. All locks of a call have the same mode.
+fn mode_of(spec: &AcquireSpec) -> &'static str {
+    match spec.terms.mode {
+        Mode::Read => "read",
+        _ => EXCLUSIVE,
     }
 }
 

@@ -6,6 +6,7 @@ mod authority;
 mod doctor;
 mod leader;
 mod list;
+mod readers;
 mod release;
 mod run;
 mod serve;

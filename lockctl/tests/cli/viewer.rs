@@ -22,13 +22,19 @@ async fn a_viewer_lists_and_inspects_and_the_server_refuses_the_rest() {
     let _: () = ask(&mut redis, cmd(words[0]).arg(&words[1..])).await;
     let client = LockClient::connect(server.url()).await.unwrap();
     let held = client.lock("order:42").acquire().await.unwrap();
+    let read = client.lock("report").read().acquire().await.unwrap();
 
     let url = server.url().replace("redis://", "redis://viewer:secret@");
-    let listed = output(&url, &["--read-only", "list", "-o", "json"])
+    let listed = output(&url, &["--read-only", "list", "order:", "-o", "json"])
         .with_code(0)
         .json();
     assert_eq!(listed[0]["token"], held.token().get());
     output(&url, &["--read-only", "inspect", "order:42"]).with_code(0);
+    let shown = output(&url, &["--read-only", "inspect", "report"]).with_code(0);
+    assert!(
+        shown.stdout.contains(&read.token().to_string()),
+        "{shown:?}"
+    );
     output(
         &url,
         &["--read-only", "watch", "--looks", "2", "--interval", "10ms"],
@@ -56,5 +62,7 @@ async fn a_viewer_lists_and_inspects_and_the_server_refuses_the_rest() {
         assert_eq!(ran.stdout, "");
     }
     assert_eq!(held.loss(), None);
-    assert_eq!(server.keys().await, ["lock:fence", "{lock:order:42}"]);
+    assert_eq!(read.loss(), None);
+    let keys = ["lock:fence", "{lock:order:42}", "{lock:report}"];
+    assert_eq!(server.keys().await, keys);
 }
