@@ -450,6 +450,17 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         extend: Extend,
     ) -> BoxFuture<'a, Result<Renewed, BackendError>>;
 
+    /// Turns the grant with this token, which a writer has, into that of a reader, and lets the readers enter that are next.
+    /// Returns false if the grant no longer exists. A backend without readers returns [`BackendError::Refused`].
+    fn downgrade<'a>(
+        &'a self,
+        name: &'a LockName,
+        token: FencingToken,
+    ) -> BoxFuture<'a, Result<bool, BackendError>> {
+        let _ = (name, token);
+        Box::pin(std::future::ready(Err(without_readers())))
+    }
+
     /// Adds a step to the record of the leader whose role is this lock, and returns the record. Returns `None`, and
     /// changes nothing, if the grant with this token no longer exists. A backend without a queue returns
     /// [`BackendError::Refused`].
@@ -603,6 +614,12 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
 pub fn without_leaders() -> BackendError {
     let refusal = "candidates need a queue, which a Redlock and Redisson's layout do not have";
     BackendError::Refused(refusal.into())
+}
+
+/// Returns the error of a backend that has no readers.
+#[must_use]
+pub fn without_readers() -> BackendError {
+    BackendError::Refused("a Redlock and Redisson's layout have no readers".into())
 }
 
 /// Returns the error of a backend that stores its locks in this process, and therefore cannot list locks or waiters.

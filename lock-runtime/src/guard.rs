@@ -4,7 +4,7 @@ use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 
 use lock_core::{
     backend::BackendError,
-    error::{LockError, LossReason},
+    error::{BusyWith, LockError, LossReason},
     fencing::FencingToken,
     key::LockKey,
     lease::{MAX_LEASE, Moment},
@@ -20,6 +20,7 @@ use crate::{
     background::Context,
     call::{BodySlot, Inside},
     lease::{hold::HoldState, release::ReleaseOutcome},
+    limits,
 };
 
 /// A handle to a hold. The handle provides the fencing token, the remaining time of the lease, and a notification when
@@ -284,6 +285,62 @@ impl LockGuard {
     /// Dropping the future drops the body. The guard keeps its lock.
     pub async fn run<F: Future>(&self, body: F) -> Result<F::Output, LockError> {
         run_inside(&self.entered, None, body).await
+    }
+
+    /// Makes the writer a reader: readers can then be inside beside it, and the readers that are next enter. No writer gets in
+    /// between. The token and the lease stay. Does nothing if the guard already reads.
+    ///
+    /// From the call on, a nested call that writes fails with [`Upgrade`](lock_core::options::OptionsError::Upgrade).
+    ///
+    /// # Errors
+    /// - [`LockError::Lost`] if the lease is lost.
+    /// - [`LockError::Busy`] with [`BusyWith::Sibling`] while a nested call is inside the hold, which possibly writes.
+    /// - [`LockError::Unreachable`] if the server did not answer within the rest of the lease. It is then unknown whether readers
+    ///   can be inside.
+    /// - [`LockError::Refused`] on a Redlock and in Redisson's layout, which have no readers.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, it is unknown whether readers can be inside.
+    ///
+    /// ```
+    /// use lock_runtime::LockClient;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = LockClient::connect("memory:").await?;
+    /// let report = client.lock("report").acquire().await?;
+    /// // The report is rebuilt. From here on, others can read it, too.
+    /// report.downgrade().await?;
+    /// client.lock("report").read().try_acquire().await?.release().await;
+    /// report.release().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn downgrade(&self) -> Result<(), LockError> {
+        let state = self.state();
+        state.not_lost()?;
+        let backend = state.backend();
+        let started = backend.now();
+        let patience = started + state.lease_left().max(limits::COMMAND_PATIENCE);
+        match bounded(backend, patience, state.downgrade()).await {
+            Some(Some(Ok(true))) => Ok(()),
+            Some(Some(Ok(false))) => Err(state.not_held()),
+            Some(Some(Err(error))) => {
+                let waited = backend.now().since(started);
+                Err(LockError::from_backend(error, &state.key, waited))
+            }
+            Some(None) => Err(LockError::Busy {
+                key: state.key.clone(),
+                waited: Duration::ZERO,
+                with: BusyWith::Sibling,
+                held_by: None,
+            }),
+            None => Err(LockError::Unreachable {
+                key: state.key.clone(),
+                waited: backend.now().since(started),
+                detail: backend.no_answer().into(),
+            }),
+        }
     }
 
     /// Releases the lock, and waits up to one second for the server to confirm the release.

@@ -448,3 +448,142 @@ async fn annotated_readers_are_inside_together() {
     })
     .await;
 }
+
+/// A writer that has become a reader lets in the readers that are next, and no writer gets in between.
+#[tokio::test]
+async fn a_writer_becomes_a_reader_and_the_next_readers_enter() {
+    on_every_topology_with_a_queue(async |store| {
+        let [one, two, three] = store.clients().await;
+        let guard = lock(&one).acquire().await.unwrap();
+        let token = guard.token();
+        let first = begin(lock(&two).read());
+        until_waiting(&one, KEY, 1).await;
+        let second = begin(lock(&one).read());
+        until_waiting(&one, KEY, 2).await;
+        let writing = begin(lock(&three));
+        until_waiting(&one, KEY, 3).await;
+        let last = begin(lock(&two).read());
+        until_waiting(&one, KEY, 4).await;
+        guard.downgrade().await.unwrap();
+        guard.downgrade().await.unwrap();
+        assert_eq!((guard.token(), guard.loss()), (token, None));
+        let (first, second) = (first.await.unwrap(), second.await.unwrap());
+        assert!(first.token() > token && second.token() > token);
+        assert!(is_busy(lock(&two).read()).await && !writing.is_finished());
+        first.release().await;
+        second.release().await;
+        assert!(!writing.is_finished(), "the former writer is still inside");
+        guard.release().await;
+        let writer = writing.await.unwrap();
+        assert!(!last.is_finished());
+        writer.release().await;
+        last.await.unwrap().release().await;
+        until_free(&one, KEY).await;
+    })
+    .await;
+}
+
+/// A writer is next, so nobody enters beside the former writer.
+#[tokio::test]
+async fn a_writer_does_not_slip_in_at_a_downgrade() {
+    on_stores_with_a_queue(async |store| {
+        let [one, two] = store.clients().await;
+        let guard = lock(&one).acquire().await.unwrap();
+        // The writer of the same client shares a grant with the one before it.
+        let writers = [begin(lock(&one)), begin(lock(&one))];
+        until_waiting(&two, KEY, 2).await;
+        let reading = begin(lock(&two).read());
+        until_waiting(&two, KEY, 3).await;
+        guard.release().await;
+        let [first, second] = writers;
+        let first = first.await.unwrap();
+        first.downgrade().await.unwrap();
+        assert!(!second.is_finished() && !reading.is_finished());
+        assert_eq!(lock(&two).status().await.unwrap().waiters, 2);
+        first.release().await;
+        second.await.unwrap().release().await;
+        reading.await.unwrap().release().await;
+        until_free(&one, KEY).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_former_writer_is_renewed_as_a_reader() {
+    on_stores_with_a_queue(async |store| {
+        let [one, two] = store.clients().await;
+        let renewed = one.lock(KEY).lease(SECOND).renew(true);
+        let guard = renewed.acquire().await.unwrap();
+        guard.downgrade().await.unwrap();
+        tokio::time::sleep(2500 * MS).await;
+        assert_eq!(guard.loss(), None);
+        assert!(is_busy(lock(&two)).await);
+        read(&two).await.release().await;
+        guard.release().await;
+        until_free(&one, KEY).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn calls_nested_in_a_former_writer_only_read() {
+    on_stores_with_a_queue(async |store| {
+        let client = store.client().await;
+        let guard = lock(&client).acquire().await.unwrap();
+        guard
+            .run(async {
+                lock(&client)
+                    .run(async {
+                        let refused = guard.downgrade().await;
+                        let with = lock_runtime::BusyWith::Sibling;
+                        assert!(
+                            matches!(&refused, Err(LockError::Busy { with: found, .. }) if *found == with),
+                            "{refused:?}"
+                        );
+                    })
+                    .await
+                    .unwrap();
+                guard.downgrade().await.unwrap();
+                let upgrade = lock(&client).run(async {}).await;
+                let refused = LockError::InvalidOptions(OptionsError::Upgrade);
+                assert_eq!(upgrade, Err(refused));
+                client.lock(KEY).read().run(async {}).await.unwrap();
+            })
+            .await
+            .unwrap();
+        guard.release().await;
+        until_free(&client, KEY).await;
+    })
+    .await;
+}
+
+/// The answer to a downgrade is lost, and its repetition finds what the first request has done.
+#[tokio::test]
+async fn a_downgrade_whose_answer_is_lost_is_repeated() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let store = Store::on(&server.url());
+    let behind = store.through(&proxy.url()).client().await;
+    let client = store.client().await;
+    // From here on, the server knows the script.
+    let guard = lock(&client).acquire().await.unwrap();
+    guard.downgrade().await.unwrap();
+    guard.release().await;
+    let guard = lock(&behind).acquire().await.unwrap();
+    proxy.hold_replies(true);
+    let downgrading = tokio::spawn(async move {
+        guard.downgrade().await.unwrap();
+        guard
+    });
+    until(async || {
+        let holder = lock(&client).status().await.unwrap().holder;
+        holder.is_some_and(|holder| holder.mode == Mode::Read)
+    })
+    .await;
+    proxy.cut();
+    proxy.hold_replies(false);
+    let guard = downgrading.await.unwrap();
+    assert!(lock(&client).status().await.unwrap().others.is_empty());
+    guard.release().await;
+    until_free(&client, KEY).await;
+}

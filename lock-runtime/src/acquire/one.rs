@@ -12,7 +12,7 @@ use lock_core::{
     backend::{Answer, Attempt, BackendError, BoxFuture, Holder, Leaving},
     error::{BusyWith, HeldBy, LockError},
     lease::{Grant, Moment, claim_after},
-    options::Strategy,
+    options::{Mode, OptionsError, Strategy},
 };
 
 use crate::{
@@ -151,6 +151,9 @@ async fn enter_now(
             let Some(ticket) = EntryTicket::again(hold) else {
                 break;
             };
+            if spec.terms.mode == Mode::Write && !hold.may_write() {
+                return Err(OptionsError::Upgrade.into());
+            }
             count(&spec.shared.counters.reentered);
             tracing::debug!(target: TARGET, key = %spec.key, token = %hold.token, "lock re-entered");
             let limit = demand.as_ref().map_or(limit, RenewalDemand::until);

@@ -31,7 +31,7 @@ pub(crate) fn check_nested(
         let wanted = spec.terms.replicas.count;
         let frame = enclosing.and_then(|frame| frame.find(&spec.shared, &spec.name));
         let outer = frame.filter(|frame| !frame.hold.has_ended());
-        match (outer.map(|frame| frame.hold.mode), spec.terms.mode) {
+        match (outer.map(|frame| frame.hold.mode()), spec.terms.mode) {
             (Some(Mode::Read), Mode::Write) => return Err(OptionsError::Upgrade.into()),
             (Some(Mode::Permits { take: held, .. }), Mode::Permits { take: wanted, .. })
                 if wanted > held =>

@@ -839,6 +839,24 @@ impl Backend for MemoryBackend {
         Box::pin(std::future::ready(!self.link.is_down()))
     }
 
+    fn downgrade<'a>(
+        &'a self,
+        name: &'a LockName,
+        token: FencingToken,
+    ) -> BoxFuture<'a, Result<bool, BackendError>> {
+        Box::pin(async move {
+            self.link.works().await;
+            Ok(self.registry.with(name, |slot, common| {
+                let Some(held) = slot.entered(token) else {
+                    return false;
+                };
+                held.mode = Mode::Read;
+                slot.admit(common);
+                true
+            }))
+        })
+    }
+
     fn lead<'a>(
         &'a self,
         name: &'a LockName,

@@ -5,7 +5,7 @@ use std::{
     pin::pin,
     sync::{
         Arc, Mutex, OnceLock, Weak,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering, fence},
     },
     time::Duration,
 };
@@ -88,8 +88,10 @@ pub(crate) struct HoldState {
     pub(crate) terms: LeaseTerms,
     /// The number of replicas that the call asked for which acquired the lock.
     pub(crate) replicas: usize,
-    /// Who else can be inside the lock.
-    pub(crate) mode: Mode,
+    /// Who else can be inside the lock, at first.
+    mode: Mode,
+    /// Whether the hold of a writer has become that of a reader.
+    is_downgraded: AtomicBool,
     grant: Grant,
     /// Whether a call has taken the lock.
     is_taken: AtomicBool,
@@ -173,6 +175,7 @@ impl HoldState {
             terms,
             replicas,
             mode,
+            is_downgraded: AtomicBool::new(false),
             grant,
             is_taken: AtomicBool::new(false),
             due_entry: DueEntry::new(),
@@ -316,6 +319,42 @@ impl HoldState {
     fn forget_lease(&self) {
         self.lost.get_or_init(|| LossReason::NotHeld);
         self.lost_now.notify_waiters();
+    }
+
+    /// Returns who else can be inside the lock.
+    pub(crate) fn mode(&self) -> Mode {
+        match self.is_downgraded.load(Ordering::Acquire) {
+            true => Mode::Read,
+            false => self.mode,
+        }
+    }
+
+    /// Whether a nested call that has just entered may write.
+    pub(crate) fn may_write(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.mode() != Mode::Read
+    }
+
+    /// Lets readers be inside the lock beside this hold. Returns `None` if a nested call is inside, which possibly writes.
+    /// From the call on, nested calls only read, whatever the backend answers.
+    pub(crate) async fn downgrade(self: &Arc<Self>) -> Option<Result<bool, BackendError>> {
+        if self.mode() != Mode::Write {
+            return Some(Ok(true));
+        }
+        // A nested call that enters counts itself, and then looks at the mode (`may_write`).
+        self.is_downgraded.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if self.entries.load(Ordering::SeqCst) > 1 {
+            self.is_downgraded.store(false, Ordering::SeqCst);
+            return None;
+        }
+        let hold = self.clone();
+        let asking = async move { hold.backend().downgrade(&hold.name, hold.token).await };
+        if self.backend().maintains_leases() {
+            return Some(asking.await);
+        }
+        let asked = self.host.context().run(asking).await;
+        Some(asked.unwrap_or_else(|panic| Err(BackendError::Unreachable(panic.to_string()))))
     }
 
     /// Returns the path of the annotated function, or the label of a lock of the explicit API; empty if there is neither.

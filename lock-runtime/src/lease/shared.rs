@@ -176,8 +176,8 @@ impl HoldRegistry {
             .get(&hold.name)
             .and_then(|present| present.newest.upgrade());
         if let Some(before) = &before
-            && before.mode.is_shared()
-            && hold.mode.is_shared()
+            && before.mode().is_shared()
+            && hold.mode().is_shared()
             && let Some(of_lock) = present.get_mut(&hold.name)
         {
             of_lock.others.push(Arc::downgrade(hold));

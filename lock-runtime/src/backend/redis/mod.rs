@@ -20,7 +20,7 @@ use std::{sync::Arc, time::Duration};
 use lock_core::{
     backend::{
         Attempt, Backend, BackendError, BoxFuture, Extend, Led, MultiAnswer, Released, Renewed,
-        Replicated, Request, Scan, Status, TermStep, ToRenew, Waiter,
+        Replicated, Request, Scan, Status, TermStep, ToRenew, Waiter, without_readers,
     },
     fencing::FencingToken,
     key::LockName,
@@ -145,6 +145,17 @@ impl Backend for RedisBackend {
         extend: Extend,
     ) -> BoxFuture<'a, Result<Renewed, BackendError>> {
         Box::pin(renew(&self.server, name, token, extend))
+    }
+
+    fn downgrade<'a>(
+        &'a self,
+        name: &'a LockName,
+        token: FencingToken,
+    ) -> BoxFuture<'a, Result<bool, BackendError>> {
+        if self.server.layout() == Layout::Redisson {
+            return Box::pin(std::future::ready(Err(without_readers())));
+        }
+        Box::pin(grants::downgrade(&self.server, name, token))
     }
 
     fn lead<'a>(

@@ -141,6 +141,13 @@ impl Cohort {
         self.mode.is_shared()
     }
 
+    /// Lets readers be inside beside the member with this token, which wrote alone.
+    pub(crate) fn downgrade(&mut self, token: u64) {
+        if self.has_turn(token) {
+            self.mode = Mode::Read;
+        }
+    }
+
     /// Returns the newest turn.
     pub(crate) fn turn(&self) -> Turn {
         *self.turns.last().expect("a cohort keeps its last turn")

@@ -585,6 +585,13 @@ impl<P: Parts> Core<P> {
         })
     }
 
+    /// Records that the member with this token reads from now on, so that readers can be inside beside it.
+    pub(crate) fn downgrade(&mut self, name: &LockName, token: FencingToken) {
+        self.with_token(name, token.get(), |entry| {
+            entry.cohort.downgrade(token.get())
+        });
+    }
+
     /// Records that the server has queued the other members of the cohort again in which the member with this token has the
     /// turn.
     pub(crate) fn has_queued(&mut self, name: &LockName, token: FencingToken) {

@@ -27,6 +27,7 @@ scripts! {
     LEAVE = NEXT_TOKEN, GRANT_NEXT, include_str!("native/leave.lua");
     PROBE = NEXT_TOKEN, GRANT_NEXT, include_str!("native/probe.lua");
     RENEW = include_str!("native/renew.lua");
+    DOWNGRADE = NEXT_TOKEN, GRANT_NEXT, include_str!("native/downgrade.lua");
     DISSOLVE = include_str!("native/dissolve.lua");
     LEAD = include_str!("native/lead.lua");
     STATUS = include_str!("native/status.lua");

@@ -394,6 +394,31 @@ async fn release_until(
     }
 }
 
+/// Turns the grant of the writer with this token into that of a reader. Returns false if the server no longer has it.
+pub(crate) async fn downgrade(
+    server: &Arc<Server>,
+    name: &LockName,
+    token: FencingToken,
+) -> Result<bool, BackendError> {
+    // The other members of its cohort want to write, so they queue again.
+    dissolve(server, name, token, None).await?;
+    let known = server.core.with(|core| {
+        // The message about a reader that enters beside it can come before the answer.
+        core.downgrade(name, token);
+        core.known(name, token)
+    });
+    let grant = match known {
+        Known::Itself => token,
+        Known::Turn(first) => FencingToken::new(first),
+        Known::Over => return Ok(false),
+    };
+    let (names, grant) = (server.names(name), grant.to_string());
+    let args = [Arg::Text(&grant), Arg::Floor, Arg::Text(claim_ms())];
+    let keys = names.keys_to_release();
+    let answered = server.run(name, &scripts::DOWNGRADE, &keys, &args).await?;
+    Ok(answered.value == Value::Int(1))
+}
+
 /// Adds a step to the record of a leader, and returns the record.
 pub(crate) async fn lead(
     server: &Arc<Server>,

@@ -85,7 +85,7 @@ fn gives(name: &str, reply: &Value) -> bool {
         // A token is a time in µs, or follows one (`next_token.lua`). The other scripts give small numbers.
         ("acquire", Value::Int(token)) => *token > 1,
         ("acquire" | "leave", Value::Array(fields)) => begins_with_text(fields),
-        ("release" | "retain", Value::Int(number)) => matches!(number, 0 | 1),
+        ("release" | "retain" | "downgrade", Value::Int(number)) => matches!(number, 0 | 1),
         ("dissolve", Value::Int(_)) => true,
         ("lead", Value::Nil | Value::Array(_)) => true,
         ("renew", Value::Array(left)) => left.iter().all(|left| matches!(left, Value::Int(_))),
@@ -94,8 +94,8 @@ fn gives(name: &str, reply: &Value) -> bool {
         }
         ("probe", Value::Array(found)) => found.iter().all(|it| matches!(it, Value::Array(_))),
         (
-            "acquire" | "leave" | "release" | "retain" | "renew" | "dissolve" | "queue" | "probe"
-            | "lead",
+            "acquire" | "leave" | "release" | "retain" | "downgrade" | "renew" | "dissolve"
+            | "queue" | "probe" | "lead",
             _,
         ) => false,
         _ => true,
