@@ -65,8 +65,8 @@ pub const ROWS: &[Row] = &[
     ),
     row_of(
         9,
-        "the reply with a grant is lost together with its connection",
-        "the retry gets the same grant",
+        "the reply with a grant, or a place, is lost together with its connection, or the repeated request is long under way",
+        "the retry gets the same grant, or the old place",
     ),
     row_of(
         10,
@@ -312,6 +312,21 @@ pub const ROWS: &[Row] = &[
         58,
         "a user with all rights on channels, but none on keys, forges a message about a grant",
         "no body starts",
+    ),
+    row_of(
+        59,
+        "a process is killed while readers of it are inside, beside a reader of another process",
+        "a writer enters when the lease of the killed readers has ended and the other reader has left",
+    ),
+    row_of(
+        60,
+        "a process is killed that has two of three permits",
+        "a caller that needs all permits enters when the lease of these permits has ended",
+    ),
+    row_of(
+        61,
+        "the connection of a writer that becomes a reader is cut before the answer, and that of readers inside",
+        "nobody loses its lease; the readers that are next enter, and a writer enters after all of them",
     ),
 ];
 

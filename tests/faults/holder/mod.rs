@@ -5,4 +5,5 @@ mod late_leases;
 mod many_holds;
 mod polled_late;
 mod processes;
+mod shared;
 mod unheard;

@@ -39,6 +39,18 @@ async fn worker_process() {
     if variable("WORKER_TASK") == "queue" {
         return queue(&client).await;
     }
+    if variable("WORKER_TASK") == "readers" {
+        let readers: Vec<_> = (0..5).map(|_| lock.clone().read().acquire()).collect();
+        let readers = futures_util::future::try_join_all(readers).await.unwrap();
+        println!("\ninside {}", readers[0].token());
+        return std::future::pending().await;
+    }
+    if variable("WORKER_TASK") == "permits" {
+        let permits = client.semaphore("k", 3).lease(lease);
+        let permits = permits.acquire_many(2).await.unwrap();
+        println!("\ninside {}", permits.token());
+        return std::future::pending().await;
+    }
     println!("\nready");
     let ended = lock
         .run(async {
