@@ -19,6 +19,7 @@ use crate::{
     mistakes::Mistakes,
     option::{option, separator},
     option_names,
+    permits::{self, Count},
     template::{self, Piece},
     value::{self, OnBusy},
 };
@@ -34,6 +35,8 @@ pub(crate) struct Args {
     pub(crate) on_busy: Option<OnBusy>,
     pub(crate) on_lost: Option<OnLost>,
     pub(crate) mode: Option<Mode>,
+    pub(crate) permits: Option<Count>,
+    pub(crate) take: Option<Count>,
     pub(crate) map_err: Option<Expr>,
     pub(crate) strategy: Option<Strategy>,
     pub(crate) release: Option<Release>,
@@ -64,6 +67,22 @@ impl Keys {
     }
 }
 
+/// Pairs of options of which a call has one at most, and the message for both of them.
+const CONFLICTS: [([&str; 2], &str); 3] = [
+    (
+        ["key", "keys"],
+        "both `key` and `keys`: write `key` for one lock, `keys` for several",
+    ),
+    (
+        ["mode", "permits"],
+        "both `mode` and `permits`: write `mode` for a lock, `permits` for a semaphore",
+    ),
+    (
+        ["keys", "permits"],
+        "both `keys` and `permits`: write `key` for one semaphore, or remove `permits` for several locks",
+    ),
+];
+
 /// A parsed key. Errors about a key point at the whole literal, because a part of a literal has no span of its own.
 pub(crate) struct Key {
     pub(crate) literal: LitStr,
@@ -83,6 +102,8 @@ impl Args {
             on_busy: None,
             on_lost: None,
             mode: None,
+            permits: None,
+            take: None,
             map_err: None,
             strategy: None,
             release: None,
@@ -118,6 +139,13 @@ impl Args {
                 "no key: name the lock, as in `#[distributed_lock(key = \"order:<id>\")]`",
             );
         }
+        match &args.take {
+            Some(take) if !named("permits") => mistakes.add(
+                take.tokens(),
+                "`take` without `permits`: write how many permits there are, as in `permits = 10`, or remove `take`",
+            ),
+            take => permits::agree(args.permits.as_ref(), take.as_ref(), mistakes),
+        }
         args.agree(mistakes);
         args
     }
@@ -141,18 +169,12 @@ impl Args {
             );
             return;
         }
-        let other_key = match written.as_str() {
-            "key" => "keys",
-            "keys" => "key",
-            _ => "",
-        };
-        let both_keys = seen.iter().any(|seen| seen == other_key);
+        let conflict = CONFLICTS.iter().find(|(pair, _)| {
+            pair.contains(&written.as_str()) && pair.iter().any(|one| seen.contains(&(*one).into()))
+        });
         seen.push(written.clone());
-        if both_keys {
-            mistakes.add(
-                name,
-                "both `key` and `keys`: write `key` for one lock, `keys` for several",
-            );
+        if let Some((_, message)) = conflict {
+            mistakes.add(name, message);
             return;
         }
         match written.as_str() {
@@ -167,6 +189,8 @@ impl Args {
             "on_busy" => self.on_busy = value::on_busy(value, mistakes),
             "map_err" => self.map_err = value::map_err(value, mistakes),
             "mode" => self.mode = value::mode(value, mistakes),
+            "permits" => self.permits = permits::read(name, value, mistakes),
+            "take" => self.take = permits::read(name, value, mistakes),
             "strategy" => self.strategy = value::strategy(value, mistakes),
             "release" => self.release = value::release(value, mistakes),
             "replicas" => self.replicas = value::replicas(value, mistakes),
@@ -471,19 +495,94 @@ mod tests {
                 &format!("did you mean `mode = {meant}`? The modes are `read` and `write`"),
             );
         }
-        for tokens in [
-            quote!(permits(3)),
-            quote!(permits(0)),
-            quote!(permits()),
-            quote!(permits),
+        for (tokens, number) in [
+            (quote!(permits(3)), "3"),
+            (quote!(permits(limits::GPUS)), "limits::GPUS"),
+            (quote!(permits(a + b)), "10"),
+            (quote!(permits("3")), "10"),
+            (quote!(permits()), "10"),
+            (quote!(permits), "10"),
         ] {
             refused(
                 quote!(key = "a", mode = #tokens),
-                "semaphores are not supported yet, and `mode` takes `read` or `write`",
+                &format!("write `permits = {number}` instead of `mode`"),
             );
         }
         refused(quote!(key = "a", mode = read, mode = read), "twice");
         refused(quote!(key = "a", mode), "write `mode = read`");
+    }
+
+    #[test]
+    fn permits_are_checked() {
+        for tokens in [
+            quote!(permits = 1),
+            quote!(permits = 1000),
+            quote!(permits = 10, take = 10),
+            quote!(take = 2, permits = 10),
+            quote!(take = 1000, permits = GPUS),
+            quote!(permits = 10, take = jobs),
+            quote!(
+                permits = GPUS,
+                take = jobs,
+                wait = "0s",
+                strategy = spin,
+                guard = hold
+            ),
+        ] {
+            assert_eq!(mistakes(quote!(key = "a", #tokens)), [""; 0], "{}", tokens);
+        }
+        let args = read(quote!(key = "a", permits = 10, take = jobs));
+        let args = args.unwrap_or_else(|messages| panic!("{messages:?}"));
+        assert_eq!(args.permits.and_then(|permits| permits.known()), Some(10));
+        assert!(matches!(args.take, Some(Count::Value(_))));
+        for (tokens, says) in [
+            (quote!(permits = 0), "write `permits = 1` or more"),
+            (quote!(permits = 0, take = 1), "write `permits = 1` or more"),
+            (quote!(permits = 1001), "write `permits = 1000` or less"),
+            (
+                quote!(permits = 99999999999, take = 20),
+                "write `permits = 1000` or less",
+            ),
+            (quote!(permits = 3, take = 0), "write `take = 1`"),
+            (quote!(permits = GPUS, take = 0), "write `take = 1`"),
+            (
+                quote!(permits = 3, take = 4),
+                "write `take = 3` or less, or raise `permits`",
+            ),
+            (
+                quote!(permits = GPUS, take = 1001),
+                "write `take = 1000` or less",
+            ),
+            (quote!(take = 2), "`take` without `permits`"),
+            (quote!(take = jobs), "`take` without `permits`"),
+            (quote!(permits = "3"), "write `permits = 3`, without quotes"),
+            (
+                quote!(permits = 3, take = "jobs"),
+                "write `take = jobs`, without quotes",
+            ),
+            (quote!(permits = 3, take = "-"), "write `take = 2`"),
+            (quote!(permits = 3, take), "write `take = 2`"),
+            (quote!(permits(3)), "write `permits = 10`"),
+            (quote!(permits = 3, permits = 3), "twice"),
+            (
+                quote!(permits = 3, mode = read),
+                "both `mode` and `permits`",
+            ),
+            (
+                quote!(mode = write, permits = 3, take = 2),
+                "both `mode` and `permits`",
+            ),
+        ] {
+            refused(quote!(key = "a", #tokens), says);
+        }
+        refused(
+            quote!(keys = ["a", "b"], permits = 3, take = 2),
+            "both `keys` and `permits`: write `key`",
+        );
+        refused(
+            quote!(permits = 3, keys = "a:<ids..>"),
+            "both `keys` and `permits`: write `key`",
+        );
     }
 
     #[test]

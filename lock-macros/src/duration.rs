@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, quote_spanned};
-use syn::{Expr, ExprLit, ExprPath, Lit, LitStr, UnOp, spanned::Spanned as _};
+use syn::{Expr, ExprLit, ExprPath, Lit, LitStr, spanned::Spanned as _};
 
 use crate::{mistakes::Mistakes, value};
 
@@ -124,7 +124,7 @@ pub(crate) fn read(name: &Ident, value: &Expr, mistakes: &mut Mistakes) -> Optio
             );
             None
         }
-        value if can_be_duration(value) => Some(Length::Value(value.clone())),
+        value if value::can_be_computed(value) => Some(Length::Value(value.clone())),
         other => {
             mistakes.add(
                 other,
@@ -132,16 +132,6 @@ pub(crate) fn read(name: &Ident, value: &Expr, mistakes: &mut Mistakes) -> Optio
             );
             None
         }
-    }
-}
-
-/// Returns whether an expression of this form can have the type `Duration`.
-fn can_be_duration(value: &Expr) -> bool {
-    match value {
-        Expr::Lit(_) | Expr::Range(_) | Expr::Closure(_) | Expr::Array(_) | Expr::Tuple(_) => false,
-        Expr::Reference(_) | Expr::Assign(_) | Expr::Infer(_) => false,
-        Expr::Unary(unary) => matches!(unary.op, UnOp::Deref(_)),
-        _ => true,
     }
 }
 

@@ -13,6 +13,7 @@ use crate::{
     key::ResolvedKeys,
     mistakes::Mistakes,
     parameters::{Argument, Arguments, mention},
+    permits::Count,
     shape::{Body, is_called},
     signature::Function,
     value::OnBusy,
@@ -139,19 +140,25 @@ impl Guarded<'_> {
         used
     }
 
-    /// Returns the identifiers in the expressions of the durations and of `client` that may name arguments.
+    /// Returns the identifiers in the expressions of the durations, of the numbers of permits and of `client` that may
+    /// name arguments.
     fn words(&self) -> Vec<Ident> {
         let Args {
             wait,
             lease,
             max_hold,
             hold_at_least,
+            permits,
+            take,
             client,
             ..
         } = self.args;
         let lengths = [wait, lease, max_hold, hold_at_least].into_iter().flatten();
         let lengths = lengths.map(|length| length.tokens().to_token_stream());
-        let expressions = lengths.chain(client.iter().map(ToTokens::to_token_stream));
+        let counts = [permits, take].into_iter().flatten();
+        let counts = counts.map(|count| count.tokens().to_token_stream());
+        let expressions = lengths.chain(counts);
+        let expressions = expressions.chain(client.iter().map(ToTokens::to_token_stream));
         expressions.flat_map(words).collect()
     }
 
@@ -338,6 +345,8 @@ pub(crate) fn failed(args: &Args, output: &Type) -> TokenStream {
 /// }
 /// ```
 ///
+/// `permits = GPUS, take = jobs` becomes `.permits(jobs, GPUS)`. Without `take`, a call takes one permit.
+///
 /// A separate statement binds a reference to the value of `client`. The value can therefore have any type that
 /// dereferences to a client.
 pub(crate) fn call(args: &Args, name: &Ident) -> TokenStream {
@@ -349,6 +358,8 @@ pub(crate) fn call(args: &Args, name: &Ident) -> TokenStream {
         hold_at_least,
         on_lost,
         mode,
+        permits,
+        take,
         strategy,
         release,
         replicas,
@@ -385,6 +396,11 @@ pub(crate) fn call(args: &Args, name: &Ident) -> TokenStream {
         let mode = Ident::new(&format!("{mode:?}"), Span::mixed_site());
         quote!(.mode(#root::Mode::#mode))
     });
+    let permits = permits.as_ref().map(|permits| {
+        let take = take.as_ref().map_or_else(|| quote!(1u32), Count::expand);
+        let (of, option) = (permits.expand(), made("permits"));
+        quote!(.#option(#take, #of))
+    });
     let strategy = strategy.map(|strategy| {
         let strategy = Ident::new(&format!("{strategy:?}"), Span::mixed_site());
         quote!(.strategy(#root::Strategy::#strategy))
@@ -401,7 +417,7 @@ pub(crate) fn call(args: &Args, name: &Ident) -> TokenStream {
     let function = quote!(::core::concat!(::core::module_path!(), #name));
     let call = quote! {
         #private::Call::#new(&#private::Site { label: #label, function: #function }, #key)
-            #(#lengths)* #renew #on_lost #mode #strategy #release #replicas #namespace
+            #(#lengths)* #renew #on_lost #mode #permits #strategy #release #replicas #namespace
     };
     let Some(client) = client else {
         return call;

@@ -21,6 +21,7 @@ mod mistakes;
 mod option;
 mod option_names;
 mod parameters;
+mod permits;
 mod shape;
 mod signature;
 mod suggest;

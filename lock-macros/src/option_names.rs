@@ -3,7 +3,7 @@
 use crate::suggest;
 
 /// Each option with an example. `options.md` explains the options.
-const OPTIONS: [(&str, &str); 18] = [
+const OPTIONS: [(&str, &str); 20] = [
     ("key", "key = \"order:<id>\""),
     ("keys", "keys = [\"account:<from>\", \"account:<to>\"]"),
     ("wait", "wait = \"5s\""),
@@ -14,6 +14,8 @@ const OPTIONS: [(&str, &str); 18] = [
     ("on_busy", "on_busy = skip"),
     ("on_lost", "on_lost = continue"),
     ("mode", "mode = read"),
+    ("permits", "permits = 10"),
+    ("take", "take = 2"),
     ("map_err", "map_err = PayError::Lock"),
     ("client", "client = self.locks"),
     ("namespace", "namespace = \"shop\""),
@@ -26,7 +28,7 @@ const OPTIONS: [(&str, &str); 18] = [
 
 /// Groups of names that other lock libraries use for an option, in lower case without `_`, and the advice for each
 /// group.
-const FOREIGN: [(&[&str], &str); 8] = [
+const FOREIGN: [(&[&str], &str); 9] = [
     (
         &["timeout"],
         "write `wait = \"…\"` for how long to wait for the lock, or `lease = \"…\"` for how long to have it",
@@ -71,6 +73,19 @@ const FOREIGN: [(&[&str], &str); 8] = [
     (
         &["name", "lock", "lockname", "lockkey", "id", "resource"],
         "write `key = \"…\"` to name the lock",
+    ),
+    (
+        &[
+            "semaphore",
+            "limit",
+            "concurrency",
+            "concurrencylimit",
+            "maxconcurrency",
+            "maxconcurrent",
+            "maxpermits",
+            "slots",
+        ],
+        "write `permits = …` for how many calls run at the same time",
     ),
     (
         &[
@@ -145,6 +160,8 @@ mod tests {
             ("leaseTime", "`lease"),
             ("lockAtLeastFor", "`hold_at_least"),
             ("fallback", "`on_busy"),
+            ("max_concurrency", "`permits"),
+            ("permit", "`permits"),
         ] {
             let message = unknown(name);
             assert!(message.contains(option), "{message}");

@@ -380,6 +380,67 @@ fn only_a_reader_names_its_mode() {
 }
 
 #[test]
+fn permits_of_a_semaphore() {
+    let (fake, failed) = (fake(quote!(Result<(), E>)), failed(quote!(Result<(), E>)));
+    for (options, permits) in [
+        (quote!(permits = 10), quote!(.permits(1u32, 10u32))),
+        (
+            quote!(take = 2, permits = 1_0u32),
+            quote!(.permits(2u32, 10u32)),
+        ),
+        (
+            quote!(permits = limits::GPUS, take = jobs),
+            quote!(.permits(jobs, limits::GPUS)),
+        ),
+    ] {
+        expands(
+            quote!(key = "gpu:<host>", #options),
+            quote!(
+                async fn train(host: Host, jobs: u32) -> Result<(), E> {
+                    body
+                }
+            ),
+            {
+                let used = options.to_string().contains("jobs");
+                let used = used.then(|| quote!(let _ = jobs;));
+                quote! {
+                    async fn train(host: Host, jobs: u32) -> Result<(), E> {
+                        let __key = ::lock_runtime::__private::v1::key().text("gpu:").part("host", &host).build();
+                        let __call = ::lock_runtime::__private::v1::Call::new(&::lock_runtime::__private::v1::Site { label: "gpu:<host>", function: ::core::concat!(::core::module_path!(), "::train") }, __key) #permits;
+                        __call.run(async move {
+                            let host = host; let _ = host;
+                            let jobs = jobs; #used
+                            #fake match () { () => { body } }
+                        }, #failed).await
+                    }
+                }
+            },
+        );
+    }
+}
+
+#[test]
+fn a_number_of_permits_can_be_a_part_of_a_pattern() {
+    let expanded = crate::locked(
+        quote!(key = "gpu", permits = *limit, take = size.gpus),
+        quote!(
+            async fn train(Config { limit, .. }: Config, (_, size): (Job, Size)) -> Result<(), E> {
+                body
+            }
+        ),
+    )
+    .to_string();
+    for part in [
+        quote!(let Config { limit: limit @ _, .. } = &limit;),
+        quote!(let (_, size @ _) = &size;),
+        quote!(.permits(size.gpus, *limit)),
+        quote!(let (_, size) = __arg1; let _ = size;),
+    ] {
+        assert!(expanded.contains(&part.to_string()), "{part}: {expanded}");
+    }
+}
+
+#[test]
 fn a_failure_becomes_what_the_options_say() {
     let mapped = |path: TokenStream| {
         quote! {{

@@ -1,7 +1,9 @@
-//! Parses the values of all options except the durations: `key`, `on_busy`, `map_err`, `strategy`, `renew` and so on.
+//! Parses the values of all options except the durations and the numbers of permits: `key`, `on_busy`, `map_err`,
+//! `strategy`, `renew` and so on.
 
 use lock_core::options::{Mode, OnLost, Release, Strategy};
-use syn::{Expr, ExprLit, ExprPath, Ident, Lit, LitStr, Path};
+use quote::ToTokens as _;
+use syn::{Expr, ExprLit, ExprPath, Ident, Lit, LitStr, Path, UnOp};
 
 use crate::{mistakes::Mistakes, suggest, template};
 
@@ -21,6 +23,16 @@ pub(crate) fn text(value: &Expr) -> Option<&LitStr> {
             ..
         }) if literal.suffix().is_empty() => Some(literal),
         _ => None,
+    }
+}
+
+/// Returns whether an expression of this form can have the type `Duration` or `u32`.
+pub(crate) fn can_be_computed(value: &Expr) -> bool {
+    match value {
+        Expr::Lit(_) | Expr::Range(_) | Expr::Closure(_) | Expr::Array(_) | Expr::Tuple(_) => false,
+        Expr::Reference(_) | Expr::Assign(_) | Expr::Infer(_) => false,
+        Expr::Unary(unary) => matches!(unary.op, UnOp::Deref(_)),
+        _ => true,
     }
 }
 
@@ -108,7 +120,7 @@ pub(crate) fn on_busy(value: &Expr, mistakes: &mut Mistakes) -> Option<OnBusy> {
 }
 
 /// Returns the text of the literal if it is a path, otherwise `example`.
-fn path_like(literal: &LitStr, example: &str) -> String {
+pub(crate) fn path_like(literal: &LitStr, example: &str) -> String {
     let text = literal.value();
     match literal.parse::<Path>() {
         Ok(_) => text,
@@ -160,14 +172,22 @@ pub(crate) fn mode(value: &Expr, mistakes: &mut Mistakes) -> Option<Mode> {
             return Some(mode);
         }
     }
-    let called = match value {
-        Expr::Call(call) => &call.func,
-        value => value,
+    let (called, number) = match value {
+        Expr::Call(call) => (&*call.func, call.args.first()),
+        value => (value, None),
     };
     if is(called, "permits") {
+        let number = match number {
+            Some(Expr::Lit(ExprLit {
+                lit: Lit::Int(number),
+                ..
+            })) => number.to_string(),
+            Some(Expr::Path(number)) => number.to_token_stream().to_string().replace(" :: ", "::"),
+            _ => "10".into(),
+        };
         mistakes.add(
             value,
-            "semaphores are not supported yet, and `mode` takes `read` or `write`: write one of these, or remove the option",
+            format_args!("a semaphore has no mode: write `permits = {number}` instead of `mode`"),
         );
         return None;
     }

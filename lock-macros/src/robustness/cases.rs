@@ -117,7 +117,7 @@ fn value() -> impl Strategy<Value = String> {
     prop_oneof![4 => "[ab0:/|%é<}-]{1,3}", 2 => one("%3A¦:¦a¦b¦a:b¦%¦%25"), 1 => any::<String>()]
 }
 
-const OPTIONS: &str = "key¦key¦key¦keys¦wait¦lease¦renew¦max_hold¦on_busy¦on_lost¦mode¦hold_at_least¦strategy¦release¦replicas¦client¦\
+const OPTIONS: &str = "key¦key¦key¦keys¦wait¦lease¦renew¦max_hold¦on_busy¦on_lost¦mode¦permits¦take¦hold_at_least¦strategy¦release¦replicas¦client¦\
     namespace¦guard¦map_err¦crate¦kye¦timeout¦r#key¦r#crate¦async¦_¦Self¦größe";
 
 const LITERALS: &str = r##""5s"¦"100ms"¦"2d"¦"5"¦"-1s"¦"99999999999999999999s"¦""¦"hold"¦r#"5s"#¦"a"suffix¦b"5s"¦
@@ -126,7 +126,7 @@ const LITERALS: &str = r##""5s"¦"100ms"¦"2d"¦"5"¦"-1s"¦"9999999999999999999
 
 const EXPRESSIONS: &str = r#"cancel¦continue¦continue 'a¦skip¦error¦fallback(later)¦fallback(Self::later::<T>)¦
     fallback()¦read¦write¦exclusive¦shared¦permits(3)¦spin¦notify¦handoff¦confirmed¦background¦hold¦id¦self¦self.locks¦r#type¦super::locks¦
-    ::locks¦crate::locks¦limits::WAIT¦<T as Limits>::WAIT¦a.b?.c[0]¦|x| x¦return¦async move { x.await }¦
+    ::locks¦crate::locks¦limits::WAIT¦<T as Limits>::WAIT¦a.b?.c[0]¦GPUS¦*id¦|x| x¦return¦async move { x.await }¦
     format!("a{}", id)¦["a:<id>", "b"]¦[]"#;
 
 /// The options with which a random attribute can begin. Most of these options are valid.
@@ -136,6 +136,7 @@ const ATTRIBUTES: &str = r#"key = "a:<id>", wait = "5s", guard = hold,¦
     keys = ["a:<id>", "b:<req.to>"], on_busy = skip,¦
     keys = [invisible("a:<id>"), invisible("b:<req.to>")],¦
     keys = "b:<req.to..>", guard = hold,¦
+    key = "a:<id>", permits = 10,¦key = "a", permits = GPUS, take = req.jobs, guard = hold,¦
     key = "a", mode = read, on_busy = fallback(later), map_err = wrap,¦key = "a",¦"#;
 
 fn attribute() -> impl Strategy<Value = String> {

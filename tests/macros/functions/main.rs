@@ -11,6 +11,7 @@ mod handlers;
 mod keys;
 mod local;
 mod options;
+mod permits;
 mod places;
 mod receivers;
 mod recursion;

@@ -58,6 +58,11 @@ fn not_async(_: Term) -> Result<(), LockError> {
     Ok(())
 }
 
+#[leader("scheduler", permits = 2)]
+async fn with_permits(_: Term) -> Result<(), LockError> {
+    Ok(())
+}
+
 struct NotClone;
 
 #[leader("scheduler")]
