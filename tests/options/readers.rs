@@ -587,3 +587,115 @@ async fn a_downgrade_whose_answer_is_lost_is_repeated() {
     guard.release().await;
     until_free(&client, KEY).await;
 }
+
+/// A writer that waits at the front is gone, so the readers behind it enter although other readers are still inside.
+#[tokio::test]
+async fn a_writer_that_is_gone_keeps_no_reader_back() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let store = Store::on(&server.url());
+    let behind = store.through(&proxy.url()).client().await;
+    let client = store.client().await;
+    let inside = read(&client).await;
+    let writing = begin(lock(&behind));
+    until_waiting(&client, KEY, 1).await;
+    let reading = begin(lock(&client).read());
+    until_waiting(&client, KEY, 2).await;
+    proxy.refuse(true);
+    proxy.cut();
+    reading.await.unwrap().release().await;
+    // The writer comes back, and has its old place.
+    proxy.refuse(false);
+    until_waiting(&client, KEY, 1).await;
+    assert!(is_busy(lock(&client).read()).await);
+    inside.release().await;
+    writing.await.unwrap().release().await;
+    until_free(&client, KEY).await;
+}
+
+/// The call of a writer that waits at the front is never polled again. When its `wait` is over, it keeps no reader back.
+#[tokio::test(start_paused = true)]
+async fn a_writer_that_is_not_polled_keeps_readers_back_for_its_wait_only() {
+    let client = Store::memory().client().await;
+    let inside = read(&client).await;
+    let mut writing = Box::pin(lock(&client).wait(SECOND).acquire());
+    assert!(futures_util::poll!(&mut writing).is_pending());
+    assert!(is_busy(lock(&client).read()).await);
+    tokio::time::advance(2 * SECOND).await;
+    read(&client).await.release().await;
+    inside.release().await;
+}
+
+/// Another program has stored a sorted set under the name of the lock. Nobody enters, and the set stays as it is.
+#[tokio::test]
+async fn a_sorted_set_of_another_program_is_no_lock() {
+    let server = RedisServer::start().await;
+    let store = Store::on(&server.url());
+    let client = store.client().await;
+    let mut redis = server.connection().await;
+    let name = store.name(KEY);
+    let mut stored = redis::cmd("ZADD");
+    stored.arg(&name).arg(5).arg("x");
+    let _: i64 = support::server::ask(&mut redis, &stored).await;
+    for lock in [lock(&client).read(), lock(&client)] {
+        for lock in [lock.clone(), lock.wait(Duration::ZERO)] {
+            let refused = lock.acquire().await.map(drop);
+            assert!(
+                matches!(refused, Err(LockError::WrongLayout { .. })),
+                "{refused:?}"
+            );
+        }
+    }
+    let left: i64 = support::server::ask(&mut redis, redis::cmd("PTTL").arg(&name)).await;
+    assert_eq!(left, -1);
+}
+
+/// The lock is deleted while readers of one client are inside, and a writer of this client enters. All readers learn of it
+/// soon, and not only at their next renewals.
+#[tokio::test]
+async fn readers_learn_of_a_writer_of_their_client() {
+    let store = Store::redis().await;
+    let [one, two] = store.clients().await;
+    let readers = join_all((0..3).map(|_| read(&one))).await;
+    let other = read(&two).await;
+    store.delete(KEY).await;
+    let writer = lock(&one).acquire().await.unwrap();
+    for reader in &readers {
+        tokio::time::timeout(10 * SECOND, reader.lost())
+            .await
+            .unwrap();
+    }
+    writer.release().await;
+    drop((readers, other));
+    until_free(&two, KEY).await;
+}
+
+/// Two calls with several keys share a grant of readers. The lease of the one that is inside does not become shorter when the
+/// other one begins.
+#[tokio::test]
+async fn a_reader_that_begins_late_shortens_no_lease() {
+    let store = Store::redis().await;
+    let [one, two] = store.clients().await;
+    let first = lock(&two).acquire().await.unwrap();
+    let second = two.lock("z").acquire().await.unwrap();
+    let reads = |keys: [&'static str; 2]| {
+        let locks = one.locks(keys).read().wait(60 * SECOND).lease(4 * SECOND);
+        tokio::spawn(locks.acquire())
+    };
+    let early = reads([KEY, "a"]);
+    until_waiting(&two, "a", 0).await;
+    until_waiting(&two, KEY, 1).await;
+    let late = reads([KEY, "z"]);
+    until_waiting(&two, KEY, 2).await;
+    first.release().await;
+    let early = early.await.unwrap().unwrap();
+    early[0].extend(30 * SECOND).await.unwrap();
+    until_waiting(&two, "z", 1).await;
+    second.release().await;
+    let late = late.await.unwrap().unwrap();
+    late.release().await;
+    assert!(is_busy(lock(&two)).await);
+    let left = lock(&two).status().await.unwrap().holder.unwrap().remaining;
+    assert!(left.is_some_and(|left| left > 20 * SECOND), "{left:?}");
+    early.release().await;
+}

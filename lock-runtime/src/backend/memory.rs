@@ -447,7 +447,9 @@ impl Slot {
         let (before, now) = (self.held.len(), CLOCK.now());
         self.held
             .retain(|held| held.until.is_none_or(|until| now < until));
-        if self.held.len() < before {
+        // A caller that is not polled keeps nobody back once its `wait` is over.
+        let is_over = |head: &Waiter| head.deadline <= now;
+        if self.held.len() < before || self.is_shared() && self.queue.front().is_some_and(is_over) {
             self.admit(common);
         }
     }

@@ -101,7 +101,7 @@ impl HoldHost for Shared {
         if !self.backend.maintains_leases() {
             self.scheduler.schedule(hold);
         }
-        if let Some(older) = older {
+        for older in older {
             // If the older hold has not ended, the server has granted the lock twice, and has probably lost the older
             // grant.
             self.due_by(&older, self.context.now());
@@ -168,8 +168,9 @@ pub(crate) struct HoldRegistry {
 }
 
 impl HoldRegistry {
-    /// Adds a hold. If the client has had another hold of the same lock, returns the one with the older grant.
-    pub(crate) fn add(&self, hold: &Arc<HoldState>) -> Option<Arc<HoldState>> {
+    /// Adds a hold. If the client has had other holds of the same lock, returns those with older grants, which have possibly
+    /// ended. Readers can be inside together.
+    pub(crate) fn add(&self, hold: &Arc<HoldState>) -> Vec<Arc<HoldState>> {
         hold.track(self.holds.token());
         let mut present = lock(&self.present);
         let before = present
@@ -182,7 +183,7 @@ impl HoldRegistry {
         {
             of_lock.others.push(Arc::downgrade(hold));
             drop(present); // the last handle to a hold is not dropped under the mutex
-            return None;
+            return Vec::new();
         }
         // The grant of `hold` may have been read so late that a newer hold of the same lock has already begun.
         if before
@@ -195,7 +196,7 @@ impl HoldRegistry {
             if !hold.is_fresh() {
                 hold.give_up();
             }
-            return Some(hold.clone());
+            return vec![hold.clone()];
         }
         let newest = Arc::downgrade(hold);
         let older = present.insert(
@@ -206,18 +207,14 @@ impl HoldRegistry {
             },
         );
         drop(present);
-        // A writer has the lock, so the server has lost the grants of its readers, or they have ended.
-        for reader in older.iter().flat_map(|older| &older.others) {
-            if let Some(reader) = reader.upgrade() {
-                reader.give_up();
-            }
-        }
-        // The previous hold of this lock is over, because a newer hold has begun. If the body of the previous hold has
-        // not begun, `give_up` makes its call acquire the lock again.
-        if let Some(before) = &before {
-            before.give_up();
-        }
-        before
+        // The previous holds of this lock are over, because a newer hold has begun. If the body of a previous hold has not
+        // begun, `give_up` makes its call acquire the lock again.
+        drop(before);
+        let older: Vec<_> = older.iter().flat_map(Present::all).collect();
+        older.iter().for_each(|hold| {
+            hold.give_up();
+        });
+        older
     }
 
     /// Gives back every lock whose body has not begun.

@@ -10,6 +10,11 @@ use crate::{
     events::Counters,
 };
 
+/// Returns whether the servers are the nodes of a Redlock.
+pub(super) fn is_redlock(target: &Target) -> bool {
+    matches!(target, Target::Nodes(_))
+}
+
 /// Refuses a URL. `features::check_url` has refused every URL of a server before.
 pub(super) fn open(
     _: &LockClientBuilder,

@@ -46,7 +46,7 @@ pub(crate) struct AcquireRequest {
     pub(crate) scripts: &'static Scripts,
     pub(crate) owner: OwnerId,
     pub(crate) lease: Duration,
-    mode: Mode,
+    pub(crate) mode: Mode,
     pub(crate) wait: Duration,
     session_id: Arc<str>,
     /// The words `application/host/pid`, in escaped form (see `words.rs`). Together with `function`

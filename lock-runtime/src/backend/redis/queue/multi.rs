@@ -7,6 +7,7 @@ use lock_core::{
     backend::{BackendError, MultiAnswer, Request},
     fencing::FencingToken,
     lease::{Grant, less_drift},
+    options::Mode,
 };
 use redis::Value;
 
@@ -95,7 +96,7 @@ pub(crate) async fn acquire_multi(
             args.ask();
             args.carry(&connection);
         }
-        let answer = ask(&asked, &connection).await;
+        let answer = ask(&asked, &connection, unsure).await;
         if answer.is_ok() {
             asked.iter().for_each(|args| args.answered());
         }
@@ -126,6 +127,7 @@ pub(crate) async fn acquire_multi(
 async fn ask(
     all: &[Arc<AcquireRequest>],
     connection: &Connection,
+    unsure: bool,
 ) -> Result<MultiAnswer, CallError> {
     let Some(first) = all.first() else {
         return Ok(MultiAnswer::Granted(Vec::new()));
@@ -138,6 +140,10 @@ async fn ask(
         keys.extend([lock.names.grant(), lock.names.companion()]);
         keys.extend(lock.names.claim());
         args.push(tail);
+    }
+    let again = String::from("again");
+    if unsure && first.mode != Mode::Write {
+        args.push(&again);
     }
     let script = first.scripts.multi_acquire;
     let (reply, sent) = connection.run(script, &keys, &args).await?;

@@ -12,7 +12,9 @@ local words = string.sub(ARGV[1], rest, (string.find(ARGV[1], '|', rest + 1, tru
 local member = owner .. '|' .. session_id .. '|' .. lease .. '|' .. ARGV[4] .. words
 local held = redis.pcall('GET', KEYS[1])
 if type(held) == 'table' then
-  redis.call('ZCARD', KEYS[1]) -- fails unless readers hold the lock (see grant_next.lua)
+  if not string.find(redis.call('ZRANGE', KEYS[1], 0, 0)[1] or '', '^%d+%??|%d+|%d+[rp]') then
+    redis.call('GET', KEYS[1]) -- fails: readers do not hold the lock (see grant_next.lua)
+  end
   held = 'shared'
 end
 

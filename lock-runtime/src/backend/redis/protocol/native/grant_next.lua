@@ -85,7 +85,10 @@ end
 local function read(grant)
   local held = redis.pcall('GET', grant)
   if type(held) == 'table' then
-    redis.call('ZCARD', grant)
+    local first = redis.call('ZRANGE', grant, 0, 0)[1]
+    if first and not string.find(first, READER) then
+      redis.call('GET', grant) -- fails: another program has stored this sorted set
+    end
     return SHARED
   end
   return held
@@ -169,7 +172,7 @@ local function readers_left(grant, claimed, now, all)
     local permits = string.match(first, '^%d+%??|%d+|%d+p(%d+)')
     local deadline, mark, text, lease, session_id = string.match(first, READER)
     if not deadline then
-      redis.call('GET', grant) -- fails: another program has stored this sorted set
+      redis.call('GET', grant) -- fails (see `read`)
     end
     local left = deadline - now
     if left > tonumber(lease) then
@@ -189,6 +192,25 @@ local function readers_left(grant, claimed, now, all)
     examined = examined + 1
   end
   return soonest or 0
+end
+
+-- Returns the grants of readers by their owners, each with its time left in ms.
+local function readers_by_owner(grant, now)
+  local found, at, some = {}, 0, nil
+  repeat
+    some = redis.call('ZRANGE', grant, at, at + 499)
+    for _, member in ipairs(some) do
+      local deadline, owners = string.match(member, '^(%d+)%??|%d+|[^|]*|[^|]+|([%x ]+)')
+      local left = (tonumber(deadline) or 0) - math.floor(now / 1000)
+      if left > 0 then
+        for owner in string.gmatch(owners, '%x+') do
+          found[owner] = { string.match(member, '|(.*)$'), left }
+        end
+      end
+    end
+    at = at + 500
+  until #some < 500
+  return found
 end
 
 -- Finds the grant of a reader. Returns the grant, the time left in ms, and the member of the sorted set. Only repeated
@@ -290,8 +312,9 @@ end
 -- Lets the readers at the front of the queue enter beside the readers that hold the lock, until a writer is at the front; or
 -- the callers of a semaphore, until the first of them needs more permits than there are.
 -- Removes the entries of waiters that are not alive or not listening. `silent` contains the sessions that are known not to
--- listen.
-local function admit_readers(grant, queue, fence, floor, claim, aside, silent)
+-- listen. With `asks`, also finds out whether the waiter at the front listens that cannot enter: the message `free` only
+-- shows this, and its session ignores it.
+local function admit_readers(grant, queue, fence, floor, claim, aside, silent, asks)
   local time = redis.call('TIME')
   local now = time[1] * 1000000 + time[2]
   while examined < ENTRIES_AT_MOST do
@@ -306,7 +329,18 @@ local function admit_readers(grant, queue, fence, floor, claim, aside, silent)
       and not silent[session_id]
       and not begins_with(session_id, aside)
       and head[2] + wait * 1000 > now
-    if is_alive and not fits(grant, lease) then
+    local waits = is_alive and not fits(grant, lease)
+    if waits and asks then
+      local channel = channel_of(session_id)
+      if string.find(fence, '{', 1, true) then
+        waits = is_reachable(channel, fence)
+      else
+        local heard = redis.pcall('PUBLISH', channel, 'free|' .. grant)
+        waits = type(heard) ~= 'number' or heard > 0
+      end
+      is_alive = waits
+    end
+    if waits then
       return
     end
     redis.call('ZREM', queue, head[1])
@@ -437,7 +471,7 @@ local function grant_beside(grant, queue, claimed, fence, floor, claim, speaks, 
     return grant_expired(grant, queue, claimed, fence, floor, claim, speaks)
   end
   local aside, removed = set_claimant_aside(queue, claimed, speaks)
-  admit_readers(grant, queue, fence, floor, claim, aside, {})
+  admit_readers(grant, queue, fence, floor, claim, aside, {}, not is_released)
   return nil, examined >= ENTRIES_AT_MOST, removed, left
 end
 

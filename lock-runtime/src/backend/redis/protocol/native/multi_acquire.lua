@@ -9,6 +9,7 @@
 -- 3. time within which a session must confirm a grant (a claim), in ms
 -- 4. time limit (server time in µs, '' if there is none)
 -- 5. for each lock: `lease|session_id|owner|words|since`, the part of its grant after the token
+-- 6. given if the answer to an earlier request of a reader was lost
 
 if ARGV[4] ~= '' then
   local time = redis.call('TIME')
@@ -27,7 +28,10 @@ for i = 2, #KEYS, 3 do
   local tail = ARGV[4 + number]
   local held = read(KEYS[i])
   if held == SHARED then
-    local text, left = find_reader(KEYS[i], string.match(tail, '^[^|]*|[^|]*|(%x+)'), now)
+    local text, left
+    if ARGV[5 + (#KEYS - 1) / 3] then
+      text, left = find_reader(KEYS[i], string.match(tail, '^[^|]*|[^|]*|(%x+)'), now)
+    end
     local session_id = string.match(tail, '^[^|]*|([^|]*)')
     if text then
       -- An earlier request was carried out, so the caller already holds this lock.
@@ -43,7 +47,7 @@ for i = 2, #KEYS, 3 do
   if not held and redis.call('EXISTS', KEYS[i + 1]) == 1 then
     -- If a waiter is alive and reachable, the first such waiter gets the lock.
     local queue = KEYS[i + 1]
-    local session_id = string.match(tail, '^%d+|([^|]*)')
+    local session_id = string.match(tail, '^[^|]*|([^|]*)')
     if not is_unwanted(KEYS[i], queue, KEYS[i + 2], KEYS[1], ARGV[2], ARGV[3], session_id) then
       held = read(KEYS[i])
       if held == SHARED then

@@ -16,7 +16,7 @@ if ARGV[4] ~= '' and now > tonumber(ARGV[4]) then
   return { 'late' } -- nothing was changed, because the callers no longer wait for this request
 end
 local held = read(KEYS[1])
-local reader, reader_left -- a grant of readers to one of the callers
+local readers, reader -- the grants of readers, and the one of a caller
 -- A new place is behind the places of all queued owners, even if the clock was set back.
 local place = now
 local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2]
@@ -41,12 +41,13 @@ for i = 5, #ARGV, 2 do
     terms, wait = its_terms, tonumber(its_wait)
     longest = math.max(longest, wait)
   end
-  local text, left
+  local own
   if held == SHARED and ARGV[i + 1] ~= '' then
-    text, left = find_reader(KEYS[1], owner, now)
-    reader, reader_left = text or reader, left or reader_left
+    readers = readers or readers_by_owner(KEYS[1], now)
+    own = readers[owner]
+    reader = own or reader
   end
-  if text or held and string.find(held, owner, 1, true) then
+  if own or held and string.find(held, owner, 1, true) then
     -- An earlier request was carried out, so this owner has already been granted the lock.
     local first = before_all(KEYS[2], now) - (#ARGV - i)
     places[#places + 1] = string.format('%.0f', math.min(first, tonumber(ARGV[i + 1]) or now))
@@ -83,7 +84,7 @@ elseif not held then
   held = read(KEYS[1])
 end
 if held == SHARED then
-  return { reader or false, reader_left or redis.call('PTTL', KEYS[1]), unpack(places) }
+  return { reader and reader[1] or false, reader and reader[2] or redis.call('PTTL', KEYS[1]), unpack(places) }
 end
 -- Returns, in this order: the present grant (false unless it belongs to this session), its time left in ms (0 if the
 -- lock is free), and the place of each caller. The grant and its time left are returned because an idle session cannot

@@ -20,6 +20,7 @@ local function renew_reader(grant, asked, wanted, restart)
   if not deadline then
     return -1 -- the lock is not held with this token, or is only retained, or the key stores no grants any longer
   end
+  restart = restart and not string.find(rest, ' ', 1, true) -- other owners of the grant rely on its lease
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
   local lease, longest = tonumber(wanted), tonumber(stored)
