@@ -32,11 +32,14 @@ pub(crate) fn check_nested(
         let frame = enclosing.and_then(|frame| frame.find(&spec.shared, &spec.name));
         let outer = frame.filter(|frame| !frame.hold.has_ended());
         match (outer.map(|frame| frame.hold.mode()), spec.terms.mode) {
-            (Some(Mode::Read), Mode::Write) => return Err(OptionsError::Upgrade.into()),
             (Some(Mode::Permits { take: held, .. }), Mode::Permits { take: wanted, .. })
                 if wanted > held =>
             {
                 return Err(OptionsError::MorePermitsThanHeld { wanted, held }.into());
+            }
+            (Some(Mode::Permits { .. }), Mode::Permits { .. }) => {}
+            (Some(held), wanted) if held.is_shared() && held != wanted => {
+                return Err(OptionsError::Upgrade.into());
             }
             _ => {}
         }
