@@ -3,10 +3,11 @@
 #
 # Installs redis-server and the Rust components rustfmt and clippy, if they are missing. Compiles everything once. Then
 # runs two lanes at the same time. The first lane has the tests that mostly wait for real Redis processes, leases and
-# timers, a short soak (a test under load) with faults, and four examples: `inventory` sells items under several kinds of
-# locks, `scheduler` kills a leader, `report` kills a reader, and `flash_sale` kills the primary of a cluster in the middle of a sale. The second lane has the checks that only
-# compute: the models, the simulation, the compile-fail tests, the lints, the features, the documentation and its examples, and the
-# example `orders` as a new user runs it. A failed step does not end the others. The output of each step is in
+# timers, a short soak (a test under load) with faults, and five examples: `inventory` sells items under several kinds
+# of locks, `scheduler` kills a leader, `report` kills a reader, `calls` kills a caller that has permits, and
+# `flash_sale` kills the primary of a cluster in the middle of a sale. The second lane has the checks that only compute:
+# the models, the simulation, the compile-fail tests, the lints, the features, the documentation and its examples, and
+# the example `orders` as a new user runs it. A failed step does not end the others. The output of each step is in
 # target/check. The last lines name each step that failed, with its failed tests. If a JDK or Maven is missing, the
 # script prints a message and skips the tests against the real Redisson. The mutants, the long soak and the benchmarks
 # have commands of their own; see CONTRIBUTING.md.
@@ -106,6 +107,7 @@ case $lane in
     step inventory "$programs/examples/inventory" --quick
     step scheduler "$programs/examples/scheduler"
     step report "$programs/examples/report" redis
+    step calls "$programs/examples/calls" redis
     step flash_sale "$programs/examples/flash_sale" --processes 4 --servers cluster --kill-primary
     exit
     ;;

@@ -147,6 +147,9 @@ mod pages {
     #[doc = include_str!("../../docs/guides/readers.md")]
     struct Readers;
 
+    #[doc = include_str!("../../docs/guides/semaphores.md")]
+    struct Semaphores;
+
     #[doc = include_str!("../../docs/guides/leader.md")]
     struct Leader;
 
