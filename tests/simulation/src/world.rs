@@ -512,8 +512,10 @@ impl World {
         // If the clock of a server was set back by some time, leases and queue entries last longer by this time.
         let back = self.ledger.was_set_back();
         // The clients have released their locks. Only a lock whose release the servers have not answered, or whose
-        // holder has crashed, is taken until the end of its lease.
-        let lease = if has_crashed || leaks || !plan.faults.is_empty() {
+        // holder has crashed, is taken until the end of its lease. If many readers keep a lock for their minimum holds, its
+        // key can stay until the lease of a reader ends that has left.
+        let is_shared = plan.readers > 0;
+        let lease = if has_crashed || leaks || is_shared || !plan.faults.is_empty() {
             let longest = plan.longest_lease().max(FUNCTION_LEASE);
             longest + longest / 100
         } else {

@@ -125,8 +125,8 @@ end
 
 -- Lets the key expire with its last grant, if few readers are left. The grant that was the last to end may have been removed.
 local function expire_readers(grant, now)
-  local few, last = redis.call('ZRANGE', grant, 0, 8), 0
-  if #few > 0 and #few <= 8 then
+  local few, last = redis.call('ZRANGE', grant, 0, 64), 0
+  if #few > 0 and #few <= 64 then
     for _, member in ipairs(few) do
       last = math.max(last, tonumber(string.match(member, '^%d+')) or 0)
     end

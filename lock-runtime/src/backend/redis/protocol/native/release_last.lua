@@ -20,14 +20,15 @@ if type(held) == 'table' then
   for i = 1, (string.match(reader, '^%d+%??|%d+|%d+p(%d+)') or 1) - 1 do
     redis.call('ZREM', KEYS[1], string.format('=%.0f', token + i))
   end
-  -- The reader that has left can be the one whose deadline was the last. If few readers are left, the key expires with them.
-  local few = redis.call('ZRANGE', KEYS[1], 0, 8)
+  -- The reader that has left may have been the last to end. If few readers are left, the key expires with them.
+  local few, last = redis.call('ZRANGE', KEYS[1], 0, 8), 0
   if #few > 0 and #few <= 8 then
-    local time, last = redis.call('TIME'), 0
-    for _, reader in ipairs(few) do
-      last = math.max(last, tonumber(string.match(reader, '^%d+')) or 0)
+    local time = redis.call('TIME')
+    for _, other in ipairs(few) do
+      last = math.max(last, tonumber(string.match(other, '^%d+')) or 0)
     end
-    redis.call('PEXPIRE', KEYS[1], string.format('%.0f', last - time[1] * 1000 - math.floor(time[2] / 1000)))
+    last = last - time[1] * 1000 - math.floor(time[2] / 1000)
+    redis.call('PEXPIRE', KEYS[1], string.format('%.0f', math.max(last, 1)))
   end
   if redis.call('EXISTS', KEYS[2]) == 0 then
     return 1 -- released, nobody waits
