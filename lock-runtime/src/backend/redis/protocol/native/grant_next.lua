@@ -111,7 +111,8 @@ local function add_reader(grant, token, text, left, mark, now)
     local more = string.format('%.0f', token + i)
     redis.call('ZADD', grant, more, '=' .. more)
   end
-  keep_readers(grant, left)
+  -- A grant that is not confirmed in time has to be found, so that its process is set aside (see readers_left).
+  keep_readers(grant, mark == '' and left or left + 500)
 end
 
 -- Removes a grant of readers or permits. `member` is its member of the sorted set.
@@ -128,7 +129,8 @@ local function expire_readers(grant, now)
   local few, last = redis.call('ZRANGE', grant, 0, 64), 0
   if #few > 0 and #few <= 64 then
     for _, member in ipairs(few) do
-      last = math.max(last, tonumber(string.match(member, '^%d+')) or 0)
+      local deadline, mark = string.match(member, '^(%d+)(%??)')
+      last = math.max(last, (deadline or 0) + (mark == '?' and 500 or 0))
     end
     redis.call('PEXPIRE', grant, string.format('%.0f', math.max(last - math.floor(now / 1000), 1)))
   end

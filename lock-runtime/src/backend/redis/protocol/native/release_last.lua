@@ -25,7 +25,8 @@ if type(held) == 'table' then
   if #few > 0 and #few <= 8 then
     local time = redis.call('TIME')
     for _, other in ipairs(few) do
-      last = math.max(last, tonumber(string.match(other, '^%d+')) or 0)
+      local deadline, mark = string.match(other, '^(%d+)(%??)')
+      last = math.max(last, (deadline or 0) + (mark == '?' and 500 or 0))
     end
     last = last - time[1] * 1000 - math.floor(time[2] / 1000)
     redis.call('PEXPIRE', KEYS[1], string.format('%.0f', math.max(last, 1)))
