@@ -159,9 +159,10 @@ async fn nested_readers_enter_without_a_request() {
                 Err(LockError::InvalidOptions(OptionsError::Upgrade))
             ));
             assert!(one.stats().commands <= before + 1, "a probe at most");
-            writing
+            Some(writing)
         });
-        let writer = reading.await.unwrap().await.unwrap();
+        let writing = reading.await.unwrap().expect("a writer waits");
+        let writer = writing.await.unwrap();
         writer.release().await;
         let written = lock(&one).write().run(async {
             let before = one.stats().commands;

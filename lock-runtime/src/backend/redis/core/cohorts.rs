@@ -588,7 +588,7 @@ impl<P: Parts> Core<P> {
     /// Records that the member with this token reads from now on, so that readers can be inside beside it.
     pub(crate) fn downgrade(&mut self, name: &LockName, token: FencingToken) {
         self.with_token(name, token.get(), |entry| {
-            entry.cohort.downgrade(token.get())
+            entry.cohort.downgrade(token.get());
         });
     }
 
