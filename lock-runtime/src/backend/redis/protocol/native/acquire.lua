@@ -12,7 +12,7 @@ local function take()
   if shares then
     local time = redis.call('TIME')
     local left = tonumber(string.match(lease, '^%d+'))
-    add_reader(KEYS[1], token, ARGV[1], left, '', time[1] * 1000000 + time[2])
+    readers().add(KEYS[1], token, ARGV[1], left, '', time[1] * 1000000 + time[2])
   else
     redis.call('SET', KEYS[1], string.format('%.0f|', token) .. ARGV[1], 'PX', lease)
   end
@@ -21,9 +21,9 @@ end
 
 if held == SHARED then
   -- The caller does not wait, so no probe is sent for it.
-  grant_beside(KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[3], ARGV[5], session_id)
+  readers().beside(KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[3], ARGV[5], session_id)
   held = read(KEYS[1])
-  if held == SHARED and redis.call('EXISTS', KEYS[2]) == 0 and fits(KEYS[1], lease) then
+  if held == SHARED and redis.call('EXISTS', KEYS[2]) == 0 and readers().fits(KEYS[1], lease) then
     return take()
   end
 end

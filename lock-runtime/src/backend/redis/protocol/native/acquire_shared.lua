@@ -10,16 +10,16 @@ if ARGV[6] ~= '' and arrived > tonumber(ARGV[6]) then
 end
 local seen = read(KEYS[1])
 if seen == SHARED and ARGV[7] then
-  local text, left = find_reader(KEYS[1], string.match(ARGV[1], '^[^|]*|[^|]*|(%x+)'), arrived)
+  local text, left = readers().find(KEYS[1], string.match(ARGV[1], '^[^|]*|[^|]*|(%x+)'), arrived)
   if text then
     -- An earlier request was carried out, so the caller is already inside.
     local place = math.min(before_all(KEYS[2], arrived), tonumber(ARGV[7]))
     return { 'held', text, left, string.format('%.0f', place) }
   end
 end
-if (not seen or seen == SHARED) and redis.call('EXISTS', KEYS[2]) == 0 and fits(KEYS[1], ARGV[2]) then
+if (not seen or seen == SHARED) and redis.call('EXISTS', KEYS[2]) == 0 and readers().fits(KEYS[1], ARGV[2]) then
   local token = next_token(KEYS[3], ARGV[3], string.match(ARGV[2], 'p(%d+)') or 1)
-  add_reader(KEYS[1], token, ARGV[1], tonumber(string.match(ARGV[2], '^%d+')), '', arrived)
+  readers().add(KEYS[1], token, ARGV[1], tonumber(string.match(ARGV[2], '^%d+')), '', arrived)
   return token -- granted, with the whole lease left
 end
 

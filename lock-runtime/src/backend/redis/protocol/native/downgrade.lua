@@ -20,6 +20,6 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local left = clamp(KEYS[1], lease)
 redis.call('DEL', KEYS[1], KEYS[4])
-add_reader(KEYS[1], token, lease .. 'r|' .. rest, left, '', now)
-admit_readers(KEYS[1], KEYS[2], KEYS[3], ARGV[2], ARGV[3], nil, {})
+readers().add(KEYS[1], token, lease .. 'r|' .. rest, left, '', now)
+readers().admit(KEYS[1], KEYS[2], KEYS[3], ARGV[2], ARGV[3], nil, {})
 return 1 -- the caller reads

@@ -94,144 +94,228 @@ local function read(grant)
   return held
 end
 
--- Lets the key of a lock that readers hold expire after `left` ms at the earliest.
-local function keep_readers(grant, left)
-  if redis.call('PTTL', grant) < left then
-    redis.call('PEXPIRE', grant, left)
-  end
-end
+-- Defined below.
+local offer, set_claimant_aside, grant_expired
+local of_readers
 
--- Adds a grant of readers. `text` is the part of the grant after its token, and `left` is the time left in ms. `mark` is `?`
--- if the grant is not confirmed yet. `now` is the server time in µs.
-local function add_reader(grant, token, text, left, mark, now)
-  token = string.format('%.0f', token)
-  local deadline = string.format('%.0f', math.floor(now / 1000) + left)
-  redis.call('ZADD', grant, token, deadline .. mark .. '|' .. token .. '|' .. text)
-  for i = 1, (string.match(text, '^%d+p(%d+)') or 1) - 1 do
-    local more = string.format('%.0f', token + i)
-    redis.call('ZADD', grant, more, '=' .. more)
+-- Returns the functions for locks that readers hold, and for semaphores. They are defined when they are first needed, because
+-- executing the definitions takes time.
+local function readers()
+  if of_readers then
+    return of_readers
   end
-  -- A grant that is not confirmed in time has to be found, so that its process is set aside (see readers_left).
-  keep_readers(grant, mark == '' and left or left + 500)
-end
 
--- Removes a grant of readers or permits. `member` is its member of the sorted set.
-local function remove_reader(grant, member)
-  redis.call('ZREM', grant, member)
-  local token, permits = string.match(member, '^%d+%??|(%d+)|%d+p(%d+)')
-  for i = 1, (permits or 1) - 1 do
-    redis.call('ZREM', grant, string.format('=%.0f', token + i))
-  end
-end
-
--- Lets the key expire with its last grant, if few readers are left. The grant that was the last to end may have been removed.
-local function expire_readers(grant, now)
-  local few, last = redis.call('ZRANGE', grant, 0, 64), 0
-  if #few > 0 and #few <= 64 then
-    for _, member in ipairs(few) do
-      local deadline, mark = string.match(member, '^(%d+)(%??)')
-      last = math.max(last, (deadline or 0) + (mark == '?' and 500 or 0))
-    end
-    redis.call('PEXPIRE', grant, string.format('%.0f', math.max(last - math.floor(now / 1000), 1)))
-  end
-end
-
--- Returns whether a caller with this lease can enter beside the present readers, or with its permits.
-local function fits(grant, lease)
-  local taken, of = string.match(lease, 'p(%d+)/(%d+)$')
-  if taken then
-    return redis.call('ZCARD', grant) + taken <= tonumber(of)
-  end
-  return string.sub(lease, -1) == 'r'
-end
-
--- Caps the time left of the first grants of readers at their leases, because the clock was set back. `now` is in ms.
-local function cap_readers(grant, now)
-  local longest = 0
-  for _, member in ipairs(redis.call('ZRANGE', grant, 0, ENTRIES_AT_MOST / 2 - 1)) do
-    local deadline, mark, text, lease = string.match(member, READER)
-    if deadline and deadline - now > tonumber(lease) then
-      redis.call('ZADD', grant, string.match(text, '^%d+'), string.format('%.0f', now + lease) .. mark .. '|' .. text)
-      redis.call('ZREM', grant, member)
-      longest = math.max(longest, tonumber(lease))
+  -- Lets the key of a lock that readers hold expire after `left` ms at the earliest.
+  local function keep_readers(grant, left)
+    if redis.call('PTTL', grant) < left then
+      redis.call('PEXPIRE', grant, left)
     end
   end
-  keep_readers(grant, longest)
-end
 
--- Removes the grants of readers whose deadline has passed, from the oldest on, until one has not passed. Returns the time
--- left of this one in ms, or nil if no reader is left. The session of a grant that was not confirmed becomes the claim, so
--- that the entries of its process are removed (see set_claimant_aside). With `all`, does the same for the permits of a
--- semaphore that are not the oldest, because each of them counts.
-local function readers_left(grant, claimed, now, all)
-  now = math.floor(now / 1000)
-  local at, soonest = 0, nil
-  while examined < ENTRIES_AT_MOST do
-    local first = redis.call('ZRANGE', grant, at, at)[1]
-    if not first then
-      return soonest
+  -- Adds a grant of readers. `text` is the part of the grant after its token, and `left` is the time left in ms. `mark` is `?`
+  -- if the grant is not confirmed yet. `now` is the server time in µs.
+  local function add_reader(grant, token, text, left, mark, now)
+    token = string.format('%.0f', token)
+    local deadline = string.format('%.0f', math.floor(now / 1000) + left)
+    redis.call('ZADD', grant, token, deadline .. mark .. '|' .. token .. '|' .. text)
+    for i = 1, (string.match(text, '^%d+p(%d+)') or 1) - 1 do
+      local more = string.format('%.0f', token + i)
+      redis.call('ZADD', grant, more, '=' .. more)
     end
-    local permits = string.match(first, '^%d+%??|%d+|%d+p(%d+)')
-    local deadline, mark, text, lease, session_id = string.match(first, READER)
-    if not deadline then
-      redis.call('GET', grant) -- fails (see `read`)
-    end
-    local left = deadline - now
-    if left > tonumber(lease) then
-      cap_readers(grant, now)
-      left = tonumber(lease)
-    end
-    if left > 0 and not (permits and all) then
-      return left
-    elseif left > 0 then
-      at, soonest = at + permits, math.min(soonest or left, left)
-    else
-      remove_reader(grant, first)
-    end
-    if left <= 0 and mark ~= '' and session_id ~= '' and claimed then
-      redis.call('SET', claimed, session_id, 'PX', 500)
-    end
-    examined = examined + 1
+    -- A grant that is not confirmed in time has to be found, so that its process is set aside (see readers_left).
+    keep_readers(grant, mark == '' and left or left + 500)
   end
-  return soonest or 0
-end
 
--- Returns the grants of readers by their owners, each with its time left in ms.
-local function readers_by_owner(grant, now)
-  local found, at, some = {}, 0, nil
-  repeat
-    some = redis.call('ZRANGE', grant, at, at + 499)
-    for _, member in ipairs(some) do
-      local deadline, owners = string.match(member, '^(%d+)%??|%d+|[^|]*|[^|]+|([%x ]+)')
-      local left = (tonumber(deadline) or 0) - math.floor(now / 1000)
-      if left > 0 then
-        for owner in string.gmatch(owners, '%x+') do
-          found[owner] = { string.match(member, '|(.*)$'), left }
-        end
+  -- Removes a grant of readers or permits. `member` is its member of the sorted set.
+  local function remove_reader(grant, member)
+    redis.call('ZREM', grant, member)
+    local token, permits = string.match(member, '^%d+%??|(%d+)|%d+p(%d+)')
+    for i = 1, (permits or 1) - 1 do
+      redis.call('ZREM', grant, string.format('=%.0f', token + i))
+    end
+  end
+
+  -- Lets the key expire with its last grant, if few readers are left. The grant that was the last to end may have been removed.
+  local function expire_readers(grant, now)
+    local few, last = redis.call('ZRANGE', grant, 0, 64), 0
+    if #few > 0 and #few <= 64 then
+      for _, member in ipairs(few) do
+        local deadline, mark = string.match(member, '^(%d+)(%??)')
+        last = math.max(last, (deadline or 0) + (mark == '?' and 500 or 0))
+      end
+      redis.call('PEXPIRE', grant, string.format('%.0f', math.max(last - math.floor(now / 1000), 1)))
+    end
+  end
+
+  -- Returns whether a caller with this lease can enter beside the present readers, or with its permits.
+  local function fits(grant, lease)
+    local taken, of = string.match(lease, 'p(%d+)/(%d+)$')
+    if taken then
+      return redis.call('ZCARD', grant) + taken <= tonumber(of)
+    end
+    return string.sub(lease, -1) == 'r'
+  end
+
+  -- Caps the time left of the first grants of readers at their leases, because the clock was set back. `now` is in ms.
+  local function cap_readers(grant, now)
+    local longest = 0
+    for _, member in ipairs(redis.call('ZRANGE', grant, 0, ENTRIES_AT_MOST / 2 - 1)) do
+      local deadline, mark, text, lease = string.match(member, READER)
+      if deadline and deadline - now > tonumber(lease) then
+        redis.call('ZADD', grant, string.match(text, '^%d+'), string.format('%.0f', now + lease) .. mark .. '|' .. text)
+        redis.call('ZREM', grant, member)
+        longest = math.max(longest, tonumber(lease))
       end
     end
-    at = at + 500
-  until #some < 500
-  return found
-end
+    keep_readers(grant, longest)
+  end
 
--- Finds the grant of a reader. Returns the grant, the time left in ms, and the member of the sorted set. Only repeated
--- requests and the requests of people look for a grant, because this takes longer the more readers there are.
-local function find_reader(grant, owner, now)
-  local at, some = 0, nil
-  repeat
-    some = redis.call('ZRANGE', grant, at, at + 499)
-    for _, member in ipairs(some) do
-      if string.find(member, owner, 1, true) then
-        local deadline, _, text = string.match(member, READER)
+  -- Removes the grants of readers whose deadline has passed, from the oldest on, until one has not passed. Returns the time
+  -- left of this one in ms, or nil if no reader is left. The session of a grant that was not confirmed becomes the claim, so
+  -- that the entries of its process are removed (see set_claimant_aside). With `all`, does the same for the permits of a
+  -- semaphore that are not the oldest, because each of them counts.
+  local function readers_left(grant, claimed, now, all)
+    now = math.floor(now / 1000)
+    local at, soonest = 0, nil
+    while examined < ENTRIES_AT_MOST do
+      local first = redis.call('ZRANGE', grant, at, at)[1]
+      if not first then
+        return soonest
+      end
+      local permits = string.match(first, '^%d+%??|%d+|%d+p(%d+)')
+      local deadline, mark, text, lease, session_id = string.match(first, READER)
+      if not deadline then
+        redis.call('GET', grant) -- fails (see `read`)
+      end
+      local left = deadline - now
+      if left > tonumber(lease) then
+        cap_readers(grant, now)
+        left = tonumber(lease)
+      end
+      if left > 0 and not (permits and all) then
+        return left
+      elseif left > 0 then
+        at, soonest = at + permits, math.min(soonest or left, left)
+      else
+        remove_reader(grant, first)
+      end
+      if left <= 0 and mark ~= '' and session_id ~= '' and claimed then
+        redis.call('SET', claimed, session_id, 'PX', 500)
+      end
+      examined = examined + 1
+    end
+    return soonest or 0
+  end
+
+  -- Returns the grants of readers by their owners, each with its time left in ms.
+  local function readers_by_owner(grant, now)
+    local found, at, some = {}, 0, nil
+    repeat
+      some = redis.call('ZRANGE', grant, at, at + 499)
+      for _, member in ipairs(some) do
+        local deadline, owners = string.match(member, '^(%d+)%??|%d+|[^|]*|[^|]+|([%x ]+)')
         local left = (tonumber(deadline) or 0) - math.floor(now / 1000)
         if left > 0 then
-          return text, left, member
+          for owner in string.gmatch(owners, '%x+') do
+            found[owner] = { string.match(member, '|(.*)$'), left }
+          end
+        end
+      end
+      at = at + 500
+    until #some < 500
+    return found
+  end
+
+  -- Finds the grant of a reader. Returns the grant, the time left in ms, and the member of the sorted set. Only repeated
+  -- requests and the requests of people look for a grant, because this takes longer the more readers there are.
+  local function find_reader(grant, owner, now)
+    local at, some = 0, nil
+    repeat
+      some = redis.call('ZRANGE', grant, at, at + 499)
+      for _, member in ipairs(some) do
+        if string.find(member, owner, 1, true) then
+          local deadline, _, text = string.match(member, READER)
+          local left = (tonumber(deadline) or 0) - math.floor(now / 1000)
+          if left > 0 then
+            return text, left, member
+          end
+        end
+      end
+      at = at + 500
+    until #some < 500
+  end
+
+  -- Lets the readers at the front of the queue enter beside the readers that hold the lock, until a writer is at the front; or
+  -- the callers of a semaphore, until the first of them needs more permits than there are.
+  -- Removes the entries of waiters that are not alive or not listening. `silent` contains the sessions that are known not to
+  -- listen. With `asks`, also finds out whether the waiter at the front listens that cannot enter: the message `free` only
+  -- shows this, and its session ignores it.
+  local function admit_readers(grant, queue, fence, floor, claim, aside, silent, asks)
+    local time = redis.call('TIME')
+    local now = time[1] * 1000000 + time[2]
+    while examined < ENTRIES_AT_MOST do
+      local head = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')
+      if not head[1] then
+        return
+      end
+      examined = examined + 1
+      local owner, session_id, lease, wait, words = string.match(head[1], MEMBER)
+      local is_alive = owner
+        and #owner == OWNER_DIGITS
+        and not silent[session_id]
+        and not begins_with(session_id, aside)
+        and head[2] + wait * 1000 > now
+      local waits = is_alive and not fits(grant, lease)
+      if waits and asks then
+        local channel = channel_of(session_id)
+        if string.find(fence, '{', 1, true) then
+          waits = is_reachable(channel, fence)
+        else
+          local heard = redis.pcall('PUBLISH', channel, 'free|' .. grant)
+          waits = type(heard) ~= 'number' or heard > 0
+        end
+        is_alive = waits
+      end
+      if waits then
+        return
+      end
+      redis.call('ZREM', queue, head[1])
+      if is_alive then
+        local owners, count = offer(owner, session_id, lease, wait, words, grant, queue, fence, floor, claim, time, now)
+        if not owners then
+          silent[session_id] = true
+          examined = examined + count + ENTRIES_PER_OFFER
         end
       end
     end
-    at = at + 500
-  until #some < 500
+  end
+
+  -- Lets waiters enter a lock that readers hold, or have held until now: the readers at the front of the queue, or the next
+  -- waiter if no reader is left. Returns the same values as grant_expired, and then the time left of one of the readers in ms.
+  -- With `is_released`, a holder has just left, so that the permits of a semaphore need not be looked at for others to fit.
+  local function grant_beside(grant, queue, claimed, fence, floor, claim, speaks, is_released)
+    local time = redis.call('TIME')
+    local left = readers_left(grant, claimed, time[1] * 1000000 + time[2], not is_released)
+    if not left then
+      return grant_expired(grant, queue, claimed, fence, floor, claim, speaks)
+    end
+    local aside, removed = set_claimant_aside(queue, claimed, speaks)
+    admit_readers(grant, queue, fence, floor, claim, aside, {}, not is_released)
+    return nil, examined >= ENTRIES_AT_MOST, removed, left
+  end
+
+  of_readers = {
+    add = add_reader,
+    remove = remove_reader,
+    expire = expire_readers,
+    fits = fits,
+    left = readers_left,
+    by_owner = readers_by_owner,
+    find = find_reader,
+    admit = admit_readers,
+    beside = grant_beside,
+  }
+  return of_readers
 end
 
 -- Returns a place before the places of all waiters. The script reports this place for an owner that already holds the
@@ -273,29 +357,29 @@ local function cohort(queue, owner, session_id, lease, wait, words, now)
   return table.concat(owners, ' '), #owners
 end
 
--- Offers the lock to a waiter that is alive, and to its cohort. `head` is the waiter's entry, which the calling function has
--- removed from the queue. Returns the new owners, or nil and their number if their session does not listen.
-local function offer(head, grant, queue, fence, floor, claim, time, now)
-  local owner, session_id, lease, wait, words = string.match(head, MEMBER)
+-- Offers the lock to a waiter that is alive, and to its cohort. The first five arguments describe the waiter, whose entry the
+-- calling function has removed from the queue. Returns the new owners, or nil and their number if their session does not
+-- listen.
+function offer(owner, session_id, lease, wait, words, grant, queue, fence, floor, claim, time, now)
   local channel = channel_of(session_id)
   if not is_reachable(channel, fence) then
     return nil, 0
   end
-  local length, kind = string.match(lease, '^(%d+)(%a?)')
-  local owners, count
-  if kind == 'p' then
-    owners, count = owner, tonumber(string.match(lease, 'p(%d+)'))
-  else
+  local length, owners, count = tonumber(lease), owner, nil
+  if not length then
+    count = string.match(lease, 'p(%d+)') -- a call that takes permits shares its grant with nobody
+  end
+  if not count then
     owners, count = cohort(queue, owner, session_id, lease, wait, words, now)
   end
   local token = next_token(fence, floor, count)
   local given = string.format('%.0f|', token) .. lease .. '|'
   local text = session_id .. '|' .. owners .. words .. '|' .. time[1] .. '.' .. time[2]
-  local left = math.min(tonumber(length), tonumber(claim))
-  if kind == '' then
-    redis.call('SET', grant, given .. text, 'PX', left)
+  if length then
+    redis.call('SET', grant, given .. text, 'PX', math.min(length, tonumber(claim)))
   else
-    add_reader(grant, token, lease .. '|' .. text, left, '?', now)
+    local left = math.min(tonumber(string.match(lease, '^%d+')), tonumber(claim))
+    readers().add(grant, token, lease .. '|' .. text, left, '?', now)
   end
   -- An owner must be notified of its grant. If nobody receives the message, the next waiter gets the lock.
   local told = given .. owners .. '|' .. grant
@@ -304,56 +388,11 @@ local function offer(head, grant, queue, fence, floor, claim, time, now)
   if type(heard) == 'number' and heard > 0 then
     return owners, count
   end
-  if kind ~= '' then
+  if not length then
     local score = string.format('%.0f', token)
-    remove_reader(grant, redis.call('ZRANGE', grant, score, score, 'BYSCORE')[1])
+    readers().remove(grant, redis.call('ZRANGE', grant, score, score, 'BYSCORE')[1])
   end
   return nil, count
-end
-
--- Lets the readers at the front of the queue enter beside the readers that hold the lock, until a writer is at the front; or
--- the callers of a semaphore, until the first of them needs more permits than there are.
--- Removes the entries of waiters that are not alive or not listening. `silent` contains the sessions that are known not to
--- listen. With `asks`, also finds out whether the waiter at the front listens that cannot enter: the message `free` only
--- shows this, and its session ignores it.
-local function admit_readers(grant, queue, fence, floor, claim, aside, silent, asks)
-  local time = redis.call('TIME')
-  local now = time[1] * 1000000 + time[2]
-  while examined < ENTRIES_AT_MOST do
-    local head = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')
-    if not head[1] then
-      return
-    end
-    examined = examined + 1
-    local owner, session_id, lease, wait = string.match(head[1], MEMBER)
-    local is_alive = owner
-      and #owner == OWNER_DIGITS
-      and not silent[session_id]
-      and not begins_with(session_id, aside)
-      and head[2] + wait * 1000 > now
-    local waits = is_alive and not fits(grant, lease)
-    if waits and asks then
-      local channel = channel_of(session_id)
-      if string.find(fence, '{', 1, true) then
-        waits = is_reachable(channel, fence)
-      else
-        local heard = redis.pcall('PUBLISH', channel, 'free|' .. grant)
-        waits = type(heard) ~= 'number' or heard > 0
-      end
-      is_alive = waits
-    end
-    if waits then
-      return
-    end
-    redis.call('ZREM', queue, head[1])
-    if is_alive then
-      local owners, count = offer(head[1], grant, queue, fence, floor, claim, time, now)
-      if not owners then
-        silent[session_id] = true
-        examined = examined + count + ENTRIES_PER_OFFER
-      end
-    end
-  end
 end
 
 -- Grants the lock to the first waiter that is alive and reachable, and to its cohort, and returns the new owners. If
@@ -374,14 +413,14 @@ local function grant_next(head, grant, queue, claimed, fence, floor, claim, asid
       now = time[1] * 1000000 + time[2]
     end
     examined = examined + 1
-    local owner, session_id, lease, wait = string.match(head[1], MEMBER)
+    local owner, session_id, lease, wait, words = string.match(head[1], MEMBER)
     local is_waiter = owner and #owner == OWNER_DIGITS
     if is_waiter and not silent[session_id] and not begins_with(session_id, aside) and head[2] + wait * 1000 > now then
       local length = tonumber(lease) -- nil for a reader
       if not length then
         redis.call('DEL', grant) -- the present grant is over, and the grants of readers are in a sorted set
       end
-      local owners, count = offer(head[1], grant, queue, fence, floor, claim, time, now)
+      local owners, count = offer(owner, session_id, lease, wait, words, grant, queue, fence, floor, claim, time, now)
       if owners then
         if claimed and length and length >= MIN_CLAIMED_LEASE then
           redis.call('SET', claimed, session_id, 'PX', math.min(length, tonumber(claim)) + 500)
@@ -389,7 +428,7 @@ local function grant_next(head, grant, queue, claimed, fence, floor, claim, asid
           redis.call('DEL', claimed)
         end
         if not length then
-          admit_readers(grant, queue, fence, floor, claim, aside, silent)
+          readers().admit(grant, queue, fence, floor, claim, aside, silent)
         end
         return owners
       end
@@ -417,7 +456,7 @@ end
 -- process is in the claim, the process is not stopped, so only the entries of that other session are removed. Returns the
 -- first digits of the ids of the sessions whose entries are removed, and the ids of those sessions that had entries.
 -- Returns nil if no entries have to be removed.
-local function set_claimant_aside(queue, claimed, speaks)
+function set_claimant_aside(queue, claimed, speaks)
   local aside = redis.call('GET', claimed)
   if not aside then
     return nil
@@ -454,27 +493,13 @@ end
 -- queue entries of the process that did not confirm its grant in time, if there is such a process. Returns the same values
 -- as grant_next, and then the second result of set_claimant_aside. If the script has already examined ENTRIES_AT_MOST
 -- entries for other locks, only returns nil and true.
-local function grant_expired(grant, queue, claimed, fence, floor, claim, speaks)
+function grant_expired(grant, queue, claimed, fence, floor, claim, speaks)
   if examined >= ENTRIES_AT_MOST then
     return nil, true
   end
   local aside, removed = set_claimant_aside(queue, claimed, speaks)
   local given, more = grant_next(redis.call('ZPOPMIN', queue), grant, queue, claimed, fence, floor, claim, aside)
   return given, more, removed
-end
-
--- Lets waiters enter a lock that readers hold, or have held until now: the readers at the front of the queue, or the next
--- waiter if no reader is left. Returns the same values as grant_expired, and then the time left of one of the readers in ms.
--- With `is_released`, a holder has just left, so that the permits of a semaphore need not be looked at for others to fit.
-local function grant_beside(grant, queue, claimed, fence, floor, claim, speaks, is_released)
-  local time = redis.call('TIME')
-  local left = readers_left(grant, claimed, time[1] * 1000000 + time[2], not is_released)
-  if not left then
-    return grant_expired(grant, queue, claimed, fence, floor, claim, speaks)
-  end
-  local aside, removed = set_claimant_aside(queue, claimed, speaks)
-  admit_readers(grant, queue, fence, floor, claim, aside, {}, not is_released)
-  return nil, examined >= ENTRIES_AT_MOST, removed, left
 end
 
 -- Grants a free lock to its first waiter, for a caller that does not wait. Returns whether the caller can take the lock

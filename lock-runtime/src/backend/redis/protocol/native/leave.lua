@@ -20,11 +20,11 @@ redis.call('ZREM', KEYS[2], ARGV[2]) -- a server that cannot write reports an er
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local held = read(KEYS[1])
-if held == SHARED and not readers_left(KEYS[1], KEYS[4], now, true) then
+if held == SHARED and not readers().left(KEYS[1], KEYS[4], now, true) then
   held = false
 end
 local lease = string.match(ARGV[6], '^[^|]*')
-if score and ARGV[5] == 'enter' and (not held or held == SHARED and fits(KEYS[1], lease)) then
+if score and ARGV[5] == 'enter' and (not held or held == SHARED and readers().fits(KEYS[1], lease)) then
   -- The holder's lease has ended, and no script has granted the lock to a waiter yet. Or readers hold the lock, and the
   -- caller reads.
   local aside = set_claimant_aside(KEYS[2], KEYS[4], ARGV[7])
@@ -34,8 +34,8 @@ if score and ARGV[5] == 'enter' and (not held or held == SHARED and fits(KEYS[1]
     if not head[1] or tonumber(head[2]) > tonumber(score) then
       local token = next_token(KEYS[3], ARGV[3], string.match(lease, 'p(%d+)') or 1)
       if not tonumber(lease) then
-        add_reader(KEYS[1], token, ARGV[6], tonumber(string.match(lease, '^%d+')), '', now)
-        admit_readers(KEYS[1], KEYS[2], KEYS[3], ARGV[3], ARGV[4], aside, {})
+        readers().add(KEYS[1], token, ARGV[6], tonumber(string.match(lease, '^%d+')), '', now)
+        readers().admit(KEYS[1], KEYS[2], KEYS[3], ARGV[3], ARGV[4], aside, {})
       else
         redis.call('SET', KEYS[1], string.format('%.0f|', token) .. ARGV[6], 'PX', lease)
       end
@@ -57,18 +57,18 @@ if held == SHARED then
   if score then
     held = string.match(redis.call('ZRANGE', KEYS[1], 0, 0)[1] or '', '|(.*)$')
   else
-    text, left, member = find_reader(KEYS[1], ARGV[1], now)
+    text, left, member = readers().find(KEYS[1], ARGV[1], now)
   end
   local is_abandoned = text and ARGV[5] == 'abandon' and not string.find(text, ' ', 1, true)
   if text and not is_abandoned then
     return { 'held', text, left } -- see below
   end
   if is_abandoned then
-    remove_reader(KEYS[1], member)
-    expire_readers(KEYS[1], now)
+    readers().remove(KEYS[1], member)
+    readers().expire(KEYS[1], now)
   end
   -- The caller may have kept readers behind it waiting, or, as the last reader, a writer.
-  grant_beside(KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[3], ARGV[4], ARGV[7])
+  readers().beside(KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[3], ARGV[4], ARGV[7])
   if is_abandoned then
     return { 'left', string.format('%.0f', before_all(KEYS[2], now)) }
   end

@@ -30,14 +30,14 @@ for i = 2, #KEYS, 3 do
   if held == SHARED then
     local text, left
     if ARGV[5 + (#KEYS - 1) / 3] then
-      text, left = find_reader(KEYS[i], string.match(tail, '^[^|]*|[^|]*|(%x+)'), now)
+      text, left = readers().find(KEYS[i], string.match(tail, '^[^|]*|[^|]*|(%x+)'), now)
     end
     local session_id = string.match(tail, '^[^|]*|([^|]*)')
     if text then
       -- An earlier request was carried out, so the caller already holds this lock.
       granted[number] = { string.match(text, '^%d+'), math.min(left, tonumber(lease)) }
     else
-      grant_beside(KEYS[i], KEYS[i + 1], KEYS[i + 2], KEYS[1], ARGV[2], ARGV[3], session_id)
+      readers().beside(KEYS[i], KEYS[i + 1], KEYS[i + 2], KEYS[1], ARGV[2], ARGV[3], session_id)
       held = read(KEYS[i])
       if held and not (held == SHARED and reads and redis.call('EXISTS', KEYS[i + 1]) == 0) then
         return number
@@ -73,7 +73,7 @@ for i = 2, #KEYS, 3 do
   if not granted[number] then
     local token = string.format('%.0f', next_token(KEYS[1], ARGV[2], 1))
     if reads then
-      add_reader(KEYS[i], token, ARGV[4 + number], tonumber(lease), '', now)
+      readers().add(KEYS[i], token, ARGV[4 + number], tonumber(lease), '', now)
     else
       redis.call('SET', KEYS[i], token .. '|' .. ARGV[4 + number], 'PX', lease)
     end

@@ -28,7 +28,7 @@ for i = 2, #KEYS, 3 do
   -- again with their old places, so that no later waiter is granted the lock before them.
   if is_queued and (not held or held == SHARED) then
     -- Grants the lock to the next waiter, which possibly belongs to this session.
-    local admit = held and grant_beside or grant_expired
+    local admit = held and readers().beside or grant_expired
     local _
     _, more, _, left = admit(grant, queue, KEYS[i + 2], KEYS[1], ARGV[2], ARGV[3], ARGV[1])
     held, is_queued = read(grant), call('ZSCORE', queue, member)
@@ -37,7 +37,7 @@ for i = 2, #KEYS, 3 do
     local time, rest = call('TIME'), nil
     held = false
     if not is_queued then
-      held, rest = find_reader(grant, owner, time[1] * 1000000 + time[2])
+      held, rest = readers().find(grant, owner, time[1] * 1000000 + time[2])
     end
     if held then
       found[#found + 1] = { 'held', number, held, rest }

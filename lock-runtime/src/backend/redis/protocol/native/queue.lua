@@ -16,7 +16,7 @@ if ARGV[4] ~= '' and now > tonumber(ARGV[4]) then
   return { 'late' } -- nothing was changed, because the callers no longer wait for this request
 end
 local held = read(KEYS[1])
-local readers, reader -- the grants of readers, and the one of a caller
+local by_owner, reader -- the grants of readers, and the one of a caller
 -- A new place is behind the places of all queued owners, even if the clock was set back.
 local place = now
 local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2]
@@ -43,8 +43,8 @@ for i = 5, #ARGV, 2 do
   end
   local own
   if held == SHARED and ARGV[i + 1] ~= '' then
-    readers = readers or readers_by_owner(KEYS[1], now)
-    own = readers[owner]
+    by_owner = by_owner or readers().by_owner(KEYS[1], now)
+    own = by_owner[owner]
     reader = own or reader
   end
   if own or held and string.find(held, owner, 1, true) then
@@ -77,7 +77,7 @@ if added[1] then
   end
 end
 if held == SHARED then
-  grant_beside(KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[2], ARGV[3], ARGV[1])
+  readers().beside(KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[2], ARGV[3], ARGV[1])
   held = read(KEYS[1])
 elseif not held then
   grant_expired(KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[2], ARGV[3], ARGV[1])

@@ -3,6 +3,6 @@
 if head then
   grant_next(head, KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[2], ARGV[3])
 else
-  grant_beside(KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[2], ARGV[3], '', true)
+  readers().beside(KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[2], ARGV[3], '', true)
 end
 return 1 -- released

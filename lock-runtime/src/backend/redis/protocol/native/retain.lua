@@ -21,15 +21,15 @@ local left = math.ceil((tonumber(ARGV[2]) - time[1] * 1000000 - time[2]) / 1000)
 local longer = string.format('%.0f', math.min(left, tonumber(ARGV[3])))
 if reader then
   if tonumber(longer) < 1 then
-    remove_reader(KEYS[1], reader)
-    grant_beside(KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[4], ARGV[5], '', true)
+    readers().remove(KEYS[1], reader)
+    readers().beside(KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[4], ARGV[5], '', true)
     return 1 -- released, because the minimum hold time is over
   end
   local mode, rest = string.match(reader, '^[^|]*|%d+|%d+([rp][%d/]*)|[^|]*|(.*)$')
   redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), tonumber(longer)))
-  add_reader(KEYS[1], tonumber(ARGV[1]), longer .. mode .. '||' .. rest, tonumber(longer), '', time[1] * 1000000 + time[2])
+  readers().add(KEYS[1], tonumber(ARGV[1]), longer .. mode .. '||' .. rest, tonumber(longer), '', time[1] * 1000000 + time[2])
   redis.call('ZREM', KEYS[1], reader)
-  expire_readers(KEYS[1], time[1] * 1000000 + time[2])
+  readers().expire(KEYS[1], time[1] * 1000000 + time[2])
   return 1 -- retained
 end
 if tonumber(longer) < 1 then
