@@ -17,6 +17,8 @@ pub(crate) struct Visit {
     pub(crate) key: u32,
     pub(crate) token: u64,
     pub(crate) poller: Poller,
+    /// Whether the caller reads. Readers can be inside together.
+    pub(crate) reads: bool,
     /// The time just before the call, in ns. The time is 0 if the ledger must not check how long the caller waited.
     pub(crate) asked: u64,
     /// The time just after the grant, in ns.
@@ -32,12 +34,13 @@ impl Visit {
             key,
             token,
             poller,
+            reads,
             asked,
             entered,
             ended,
         } = self;
-        let poller = poller.number();
-        format!("v {key} {token} {poller} {asked} {entered} {ended}")
+        let (poller, reads) = (poller.number(), u8::from(reads));
+        format!("v {key} {token} {poller} {reads} {asked} {entered} {ended}")
     }
 
     pub(crate) fn read(line: &str) -> Option<Self> {
@@ -48,6 +51,7 @@ impl Visit {
             key,
             token: next()?,
             poller: Poller::read(next()?)?,
+            reads: next()? == 1,
             asked: next()?,
             entered: next()?,
             ended: next()?,
@@ -66,7 +70,10 @@ struct Track {
     /// The visits that the ledger has not checked yet, by token. The visits wait here, because reports of visits with
     /// lower tokens can still arrive.
     pending: BTreeMap<u64, Visit>,
+    /// The newest visit of a writer.
     newest: Option<Visit>,
+    /// Of the readers since then, the visit that ended last.
+    reader: Option<Visit>,
     /// The latest call time (`asked`) of all checked visits.
     latest_asked: u64,
     /// The gaps in which nobody held the lock, each with its beginning and its end. A gap is stored only if it is
@@ -78,7 +85,8 @@ impl Track {
     /// Computes the longest time for which nobody held the lock while the caller of this visit waited, and raises
     /// `longest` to this time. The caller has possibly waited through earlier gaps too, behind other callers.
     fn stands(&mut self, visit: &Visit, longest: &mut u64) {
-        let since = self.newest.map_or(visit.entered, |last| last.ended);
+        let last = self.newest.into_iter().chain(self.reader);
+        let since = last.map(|last| last.ended).max().unwrap_or(visit.entered);
         if visit.entered.saturating_sub(since) > *longest {
             self.gaps.push((since, visit.entered));
         }
@@ -191,7 +199,11 @@ impl Ledger {
                 }
                 let visit = first.remove();
                 let overlaps = |last: &Visit| visit.entered < last.ended;
-                if let Some(last) = track.newest.filter(overlaps) {
+                let last = match visit.reads {
+                    true => track.newest,
+                    false => track.reader.filter(overlaps).or(track.newest),
+                };
+                if let Some(last) = last.filter(overlaps) {
                     // Returns whether the grant of `last`, whose token is lower, was possibly lost in this failover.
                     let lost_in = |failover: &Failover| {
                         let told = failover.promoted.saturating_add(self.told_within);
@@ -222,7 +234,12 @@ impl Ledger {
                     &mut self.found.stood
                 };
                 track.stands(&visit, stood);
-                track.newest = Some(visit);
+                if visit.reads {
+                    let ends = |reader: &Visit| reader.ended > visit.ended;
+                    track.reader = track.reader.filter(ends).or(Some(visit));
+                    continue;
+                }
+                (track.newest, track.reader) = (Some(visit), None);
                 if visit.asked > 0 {
                     let overtaken = track.latest_asked.saturating_sub(visit.asked);
                     self.found.overtaken = self.found.overtaken.max(overtaken);
@@ -254,6 +271,7 @@ mod tests {
                 key,
                 token,
                 poller: Poller::Prompt,
+                reads: false,
                 asked: 0,
                 entered,
                 ended,
@@ -290,6 +308,44 @@ mod tests {
     }
 
     #[test]
+    fn readers_overlap_each_other_and_no_writer() {
+        let overlaps = |visits: &[(bool, u64, u64, u64)]| {
+            let mut ledger = Ledger::new(100, 5);
+            for &(reads, token, entered, ended) in visits {
+                ledger.add(Visit {
+                    key: 1,
+                    token,
+                    poller: Poller::Prompt,
+                    reads,
+                    asked: 0,
+                    entered,
+                    ended,
+                });
+            }
+            ledger.settle(u64::MAX);
+            (ledger.found().overlaps, ledger.found().fallen)
+        };
+        // The reader with the later grant enters and leaves first.
+        let readers = [(true, 5, 12, 20), (true, 6, 10, 15)];
+        assert_eq!(
+            overlaps(&[&readers[..], &[(false, 7, 20, 30)]].concat()),
+            (0, 0)
+        );
+        assert_eq!(
+            overlaps(&[&readers[..], &[(false, 7, 19, 30)]].concat()),
+            (1, 0)
+        );
+        assert_eq!(
+            overlaps(&[(false, 4, 5, 11), (true, 5, 12, 20), (true, 6, 10, 15)]),
+            (1, 0)
+        );
+        assert_eq!(
+            overlaps(&[(false, 4, 5, 9), (true, 5, 12, 20), (true, 6, 10, 15)]),
+            (0, 0)
+        );
+    }
+
+    #[test]
     fn an_overlap_counts_apart_only_after_a_failover_of_its_primary() {
         let found = |key: u32, times: [u64; 4]| {
             let mut ledger = Ledger::new(100, 5);
@@ -303,6 +359,7 @@ mod tests {
                     key,
                     token,
                     poller: Poller::Prompt,
+                    reads: false,
                     asked: 0,
                     entered: times[0],
                     ended: times[1],
@@ -355,6 +412,7 @@ mod tests {
                 key: 1,
                 token,
                 poller: Poller::Prompt,
+                reads: false,
                 asked,
                 entered,
                 ended: entered,
@@ -372,6 +430,7 @@ mod tests {
             key: 1,
             token,
             poller: Poller::Prompt,
+            reads: false,
             asked: 0,
             entered,
             ended,
@@ -396,6 +455,7 @@ mod tests {
                     key: 1,
                     token: place,
                     poller: Poller::Prompt,
+                    reads: false,
                     asked,
                     entered: 1000 * place,
                     ended: 1000 * place + 1,
@@ -423,6 +483,7 @@ mod tests {
                     key: 1,
                     token,
                     poller: Poller::Prompt,
+                    reads: false,
                     asked,
                     entered,
                     ended,
@@ -452,12 +513,13 @@ mod tests {
             key: 7,
             token: u64::MAX,
             poller: Poller::Forgotten,
+            reads: true,
             asked: 3,
             entered: 1,
             ended: 2,
         };
         assert_eq!(Visit::read(&visit.line()), Some(visit));
         assert_eq!(Visit::read("test soak ... ok"), None);
-        assert_eq!(Visit::read("v 1 2 0 3 4"), None);
+        assert_eq!(Visit::read("v 1 2 0 3 4 5"), None);
     }
 }

@@ -20,11 +20,11 @@ const USAGE: &str = "\
 cargo run --release --bin soak -- [--minutes N | --seconds N | --acquisitions N]
     [--faults | --cluster [--failovers N] | --sentinel --failovers N] [--processes N] [--tasks N] [--seed N] [--write]
 
-Worker processes lock hot, warm and cold keys in all ways: with the attribute and with the explicit API, nested, with several
-keys, with each strategy, and with confirmed and background releases. Their bodies panic, outlast their lease, or are dropped at
-any instant. A third of all acquisitions are made by slow pollers: buffered streams, select! loops, and futures that are polled
-by hand or forgotten. With --faults, connections are cut, half open, slow and lossy; processes and the server are killed, stopped
-and continued; scripts are flushed and keys are deleted. Each of these faults is equally frequent.
+Worker processes lock hot, warm and cold keys in all ways: with the attribute and with the explicit API, as writers and as readers,
+nested, with several keys, with each strategy, and with confirmed and background releases. Their bodies panic, outlast their
+lease, or are dropped at any instant. A third of all acquisitions are made by slow pollers: buffered streams, select! loops, and
+futures that are polled by hand or forgotten. With --faults, connections are cut, half open, slow and lossy; processes and the
+server are killed, stopped and continued; scripts are flushed and keys are deleted. Each of these faults is equally frequent.
 
 With --cluster, the locks are in a Redis Cluster of three primaries, whose slots move from primary to primary all the time. With
 --cluster --failovers N, no slot moves, but N primaries are killed one after another; their replicas take over, and the killed

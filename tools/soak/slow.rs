@@ -146,10 +146,10 @@ impl Task {
             Pace::Claims { .. } => 0,
             Pace::Brief | Pace::Buffers => u32::try_from(dice.below(3)).unwrap_or(0),
         };
-        let task = self.clone();
+        let (lock, task) = self.lock(key, dice);
         Box::pin(async move {
             let begun = Begun::new(&task.outcomes);
-            let lock = task.client.lock(key.to_string()).wait(20 * SECOND);
+            let lock = lock.wait(20 * SECOND);
             let result = lock.run(task.body(key, awaits, 0)).await;
             begun.end(&result);
         })

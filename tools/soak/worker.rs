@@ -11,7 +11,7 @@ use std::{
 };
 
 use futures_util::FutureExt;
-use lock_runtime::{Hold, LockClient, LockError, Release, Strategy, distributed_lock};
+use lock_runtime::{Hold, Lock, LockClient, LockError, Release, Strategy, distributed_lock};
 use support::clock::now;
 use tokio::{sync::watch, time::sleep};
 
@@ -41,6 +41,8 @@ pub(crate) struct Task {
     out: Arc<Mutex<Vec<u8>>>,
     pub(crate) outcomes: Arc<Outcomes>,
     pub(crate) poller: Poller,
+    /// Whether the bodies of this task read.
+    reads: bool,
     /// The number of worker processes. Each process has slow pollers with keys of their own.
     processes: u32,
     /// Twice the number of visits of slow pollers, minus the number of visits of prompt pollers (`Poller::Prompt`). If
@@ -95,6 +97,7 @@ pub(crate) async fn work(url: &str, orders: Orders) {
         out: Arc::default(),
         outcomes: Arc::default(),
         poller: Poller::Prompt,
+        reads: false,
         processes,
         balance: Arc::default(),
         stop,
@@ -176,6 +179,7 @@ impl Inside {
                 key,
                 token: hold.token().get(),
                 poller: task.poller,
+                reads: task.reads,
                 asked,
                 entered,
                 ended: 0,
@@ -240,6 +244,7 @@ async fn both(task: &Task, a: u32, b: u32, awaits: u32) -> Result<(), LockError>
             key,
             token: hold.token().get(),
             poller: task.poller,
+            reads: false,
             asked: 0,
             entered,
             ended: if stands { now() } else { entered },
@@ -299,6 +304,17 @@ impl Task {
         }
     }
 
+    /// Returns a lock with this key, and a copy of this task for its body. A fifth of the bodies read.
+    pub(crate) fn lock(&self, key: u32, dice: &mut Dice) -> (Lock, Self) {
+        let lock = self.client.lock(key.to_string());
+        let reads = dice.below(5) == 0;
+        let task = Self {
+            reads,
+            ..self.clone()
+        };
+        (if reads { lock.read() } else { lock }, task)
+    }
+
     pub(crate) async fn body(&self, key: u32, awaits: u32, asked: u64) {
         let Some(inside) = Inside::begin(self, key, asked) else {
             return;
@@ -321,8 +337,9 @@ impl Task {
         };
         let awaits = 1 + u32::try_from(dice.below(2)).unwrap_or(0);
         Outcomes::count(&self.outcomes.begun);
-        let lock = self.client.lock(key.to_string()).wait(60 * SECOND);
-        let result = lock.run(self.body(key, awaits, now())).await;
+        let (lock, task) = self.lock(key, dice);
+        let lock = lock.wait(60 * SECOND);
+        let result = lock.run(task.body(key, awaits, now())).await;
         Outcomes::count(self.outcomes.of(&result, false));
         sleep(10 * MS).await;
     }
@@ -335,8 +352,8 @@ impl Task {
             0 => Release::Confirmed,
             _ => Release::Background,
         };
-        let lock = self.client.lock(key.to_string()).wait(20 * SECOND);
-        let lock = lock.release(release);
+        let (lock, inside) = self.lock(key, dice);
+        let lock = lock.wait(20 * SECOND).release(release);
         let outcomes = self.outcomes.clone();
         Outcomes::count(&outcomes.begun);
         let (asked, mut tries) = (now(), false);
@@ -346,9 +363,9 @@ impl Task {
                     guarded_released_behind(&self, key, awaits, asked).await
                 }
                 0..50 => guarded(&self, key, awaits, asked).await,
-                50..60 => lock.run(self.body(key, awaits, asked)).await,
+                50..60 => lock.run(inside.body(key, awaits, asked)).await,
                 // Acquires a guard of the lock, and then makes a nested call for the same lock inside the guard.
-                60..68 => match lock.acquire().await {
+                60..68 => match lock.write().acquire().await {
                     Ok(guard) => {
                         let twice = guarded(&self, key, awaits, asked);
                         let entered = guard.run(twice).await.and_then(|twice| twice);
@@ -360,7 +377,7 @@ impl Task {
                 68..74 => {
                     tries = true;
                     let lock = lock.wait(Duration::ZERO);
-                    lock.run(self.body(key, awaits, 0)).await
+                    lock.run(inside.body(key, awaits, 0)).await
                 }
                 74..80 => {
                     let other = self.key(dice);
@@ -375,24 +392,24 @@ impl Task {
                 80..88 => {
                     tries = self.course.has_long_queues();
                     let lock = lock.strategy(Strategy::Spin);
-                    lock.run(self.body(key, awaits, 0)).await
+                    lock.run(inside.body(key, awaits, 0)).await
                 }
                 88..90 => {
                     let lock = lock.hold_at_least(5 * MS);
-                    lock.run(self.body(key, awaits, 0)).await
+                    lock.run(inside.body(key, awaits, 0)).await
                 }
                 90..92 => {
                     // This body takes longer than its lease.
                     let lock = lock.lease(20 * MS);
                     let late = async {
-                        self.body(key, 1, asked).await;
+                        inside.body(key, 1, asked).await;
                         sleep(40 * MS).await;
                     };
                     lock.run(late).await
                 }
                 92..93 => {
                     lock.run(async {
-                        self.body(key, awaits, asked).await;
+                        inside.body(key, awaits, asked).await;
                         std::panic::panic_any(PANIC);
                     })
                     .await
@@ -400,7 +417,7 @@ impl Task {
                 _ => {
                     // Drops the call at a random instant.
                     let patience = Duration::from_micros(dice.below(3000));
-                    let call = lock.run(self.body(key, awaits, 0));
+                    let call = lock.run(inside.body(key, awaits, 0));
                     return tokio::time::timeout(patience, call).await.ok();
                 }
             }

@@ -227,10 +227,11 @@ impl Caller {
             .lease(lease)
             .renew(renewed);
         // The nested calls of the other ways write.
-        let may_read = !matches!(way, Way::Nested | Way::Siblings | Way::TakenAlong);
+        let may_read = !matches!(way, Way::Nested | Way::Siblings | Way::TakenAlong)
+            && plan.store.has_queue();
         let reads = may_read && plan.readers > 0 && self.readers.percent(plan.readers);
         let mut permits = 0;
-        if let Some(of) = plan.permits {
+        if let Some(of) = plan.permits.filter(|_| may_read) {
             permits = 1 + self.readers.among(0..u64::from(of.min(3))) as u32;
             lock = lock_runtime::simulation::with_permits(lock, permits, of);
         } else if reads {
