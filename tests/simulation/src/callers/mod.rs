@@ -227,8 +227,8 @@ impl Caller {
             .lease(lease)
             .renew(renewed);
         // The nested calls of the other ways write.
-        let may_read = !matches!(way, Way::Nested | Way::Siblings | Way::TakenAlong)
-            && plan.store.has_queue();
+        let may_read =
+            !matches!(way, Way::Nested | Way::Siblings | Way::TakenAlong) && plan.store.has_queue();
         let reads = may_read && plan.readers > 0 && self.readers.percent(plan.readers);
         let mut permits = 0;
         if let Some(of) = plan.permits.filter(|_| may_read) {

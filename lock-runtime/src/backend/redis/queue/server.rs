@@ -2,7 +2,10 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, Weak},
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -70,6 +73,8 @@ pub(crate) struct Server {
     /// The latest end of the leases of all locks that are released in the background. `None` before the first
     /// background release.
     released_by: Mutex<Option<Moment>>,
+    /// The number of tasks that had not ended when the connections were closed. They end then, without an answer.
+    cut_off: AtomicUsize,
 }
 
 impl fmt::Debug for Server {
@@ -116,6 +121,7 @@ impl Server {
             unsettled: TaskTracker::new(),
             releases: TaskTracker::new(),
             released_by: Mutex::default(),
+            cut_off: AtomicUsize::new(0),
         }))
     }
 
@@ -359,9 +365,11 @@ impl Server {
         self.releases.token()
     }
 
-    /// Returns the number of acquisitions, clean-ups and background releases that have not ended.
+    /// Returns the number of acquisitions, clean-ups and background releases that have not ended, or had not when the
+    /// connections were closed.
     pub(crate) fn unconfirmed(&self) -> usize {
-        self.unsettled.len() + self.releases.len()
+        let now = self.unsettled.len() + self.releases.len();
+        now.max(self.cut_off.load(Ordering::Acquire))
     }
 
     /// Waits until all acquisitions have ended, or are cleaned up.
@@ -377,6 +385,7 @@ impl Server {
         self.context
             .timeout_at(released_by.min(until), released)
             .await;
+        self.cut_off.store(self.unconfirmed(), Ordering::Release);
         self.sessions.close();
     }
 
