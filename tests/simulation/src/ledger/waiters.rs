@@ -239,7 +239,12 @@ impl Ledger {
     fn forgotten_waiter(&self, state: &State, key: &str, this: &Key, now: u64) -> Option<String> {
         let wants =
             |call: &Call| call.waits && call.wanted.keys.len() == 1 && call.wanted.keys[0] == *key;
-        let patience = patience(state, wants);
+        // Readers that have queued together share the longest of their leases, also one whose guard is leaked.
+        let shared = match self.plan.readers {
+            0 => 0,
+            _ => state.longest_lease,
+        };
+        let patience = patience(state, wants) + shared;
         let quiet = match state.disturbed {
             0 => 0,
             disturbed => disturbed + state.longest_lease.max(CLAIM) + patience,
