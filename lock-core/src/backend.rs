@@ -28,7 +28,7 @@ pub struct Request {
     pub owner: OwnerId,
     /// The length of the lease, and whether the lease is renewed.
     pub lease: LeaseTerms,
-    /// Who else can be inside the lock.
+    /// Which other callers can be inside the lock.
     pub mode: Mode,
     /// The longest time for which the acquisition waits. With a `wait` of zero, the acquisition makes one attempt and
     /// never queues. For a caller with [`Strategy::Spin`](crate::options::Strategy::Spin), the engine makes one such
@@ -203,7 +203,7 @@ pub struct Holder {
     /// The length of the holder's lease. For a kept lock, this is the time for which the lock was kept when its hold
     /// ended. `None` in Redisson's layout, and for the in-process backend.
     pub lease: Option<Duration>,
-    /// Who else can be inside the lock.
+    /// Which other callers can be inside the lock.
     pub mode: Mode,
     /// Whether the hold has ended, and the lock is only kept for the rest of its `hold_at_least`. The other fields
     /// describe the hold that has ended. If callers of the last holder's session wait for the lock, that session keeps

@@ -35,7 +35,7 @@ pub enum AccessMode {
     ReadOnly,
 }
 
-/// Who else can be inside a lock at the same time.
+/// Which other callers can be inside a lock at the same time.
 ///
 /// Readers and writers of one lock wait in one queue, first come, first served: a reader that comes after a waiting writer
 /// enters after this writer.
@@ -166,7 +166,7 @@ pub struct LockOptions {
     pub renew: Option<bool>,
     /// The time after the grant at which the engine stops renewing the lease.
     pub max_hold: Option<Duration>,
-    /// Who else can be inside the lock; nobody by default.
+    /// Which other callers can be inside the lock; none by default.
     pub mode: Mode,
     /// What happens to the body if the lease is lost.
     pub on_lost: OnLost,
@@ -228,7 +228,7 @@ pub struct Terms {
     pub wait: Duration,
     /// The length of the lease, and whether the lease is renewed.
     pub lease: LeaseTerms,
-    /// Who else can be inside the lock.
+    /// Which other callers can be inside the lock.
     pub mode: Mode,
     /// What happens to the body if the lease is lost.
     pub on_lost: OnLost,

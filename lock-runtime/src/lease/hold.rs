@@ -88,7 +88,7 @@ pub(crate) struct HoldState {
     pub(crate) terms: LeaseTerms,
     /// The number of replicas that the call asked for which acquired the lock.
     pub(crate) replicas: usize,
-    /// Who else can be inside the lock, at first.
+    /// Which other callers can be inside the lock, at first.
     mode: Mode,
     /// Whether the hold of a writer has become that of a reader.
     is_downgraded: AtomicBool,
@@ -321,7 +321,7 @@ impl HoldState {
         self.lost_now.notify_waiters();
     }
 
-    /// Returns who else can be inside the lock.
+    /// Returns which other callers can be inside the lock.
     pub(crate) fn mode(&self) -> Mode {
         match self.is_downgraded.load(Ordering::Acquire) {
             true => Mode::Read,

@@ -57,7 +57,7 @@ pub(crate) struct GrantSnapshot {
     pub(crate) first: u64,
     pub(crate) owners: Vec<OwnerId>,
     pub(crate) lease: Duration,
-    /// Who else can be inside the lock.
+    /// Which other callers can be inside the lock.
     pub(crate) mode: Mode,
     /// The id of the session to which the lock was granted.
     pub(crate) session_id: String,

@@ -24,7 +24,7 @@
 
 local MEMBER = '^(%x+)|([^|]+)|([1-9][%drp/]*)|(%d+)(.*)$' -- a lease of 0 would delete the key
 local READER = '^(%d+)(%??)|(%d+|(%d+)[rp][%d/]*|([^|]*)|.*)$'
--- The present grant, for a lock that readers hold, or a semaphore (see `read`). No grant is equal to this text.
+-- Stands for the present grant of a lock that readers hold, or of a semaphore (see `read`). No grant has this text.
 local SHARED = 'shared'
 local COHORT_AT_MOST = 64
 local OWNER_DIGITS = 32
