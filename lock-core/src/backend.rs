@@ -10,7 +10,7 @@ use std::{fmt, future::Future, pin::Pin, time::Duration};
 use crate::{
     error::HeldBy,
     fencing::FencingToken,
-    key::LockName,
+    key::{LockKey, LockName},
     lease::{Grant, LeaseTerms, Moment},
     options::{Mode, Replicas},
     owner::OwnerId,
@@ -164,6 +164,52 @@ pub struct Led {
 
 /// How long the record of a leader is kept after the last step.
 pub const TERM_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// A request about the number of permits that an operator has set for a semaphore.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LimitStep {
+    /// Only reads the number.
+    Read,
+    /// Sets the number, which then replaces those of all callers. With `None`, each caller's own number counts again.
+    Set(Option<u32>),
+}
+
+/// A request about a latch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LatchStep {
+    /// Only reads the present round.
+    Read,
+    /// Reads the present round, and begins the first round if there is none.
+    Join(RoundTerms),
+    /// Like `Join`, and then counts this part, unless it is counted already.
+    Count(RoundTerms, LockKey),
+    /// Begins the next round if this is the present round.
+    Restart(RoundTerms, u64),
+}
+
+/// The terms of a round of a latch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RoundTerms {
+    /// The number of parts.
+    pub parts: u32,
+    /// How long the round lasts.
+    pub life: Duration,
+}
+
+/// The present round of a latch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Round {
+    /// The number of the round: the number of a later round is higher.
+    pub generation: u64,
+    /// The number of parts.
+    pub parts: u32,
+    /// The number of parts that are counted.
+    pub counted: u32,
+    /// The time left of the round; zero if the round is over.
+    pub remaining: Duration,
+    /// The round before this one, and whether all of its parts were counted.
+    pub before: Option<(u64, bool)>,
+}
 
 /// A snapshot of the state of a lock. The state can change before the caller reads the snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -472,6 +518,29 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<Option<Led>, BackendError>> {
         let _ = (name, token, step);
         Box::pin(std::future::ready(Err(without_leaders())))
+    }
+
+    /// Reads or sets the number of permits of the semaphore that is stored as this lock, and lets the callers enter that
+    /// fit now. Returns the number that an operator has set. A backend without semaphores returns [`BackendError::Refused`].
+    fn limit<'a>(
+        &'a self,
+        name: &'a LockName,
+        step: LimitStep,
+    ) -> BoxFuture<'a, Result<Option<u32>, BackendError>> {
+        let _ = (name, step);
+        Box::pin(std::future::ready(Err(without_readers())))
+    }
+
+    /// Reads or changes the latch that is stored as this lock, and returns its round afterwards; `None` if there is none. While
+    /// a round is open, its lock is kept, so that readers of the lock wait until all parts are counted or the round is over.
+    /// A backend without readers returns [`BackendError::Refused`].
+    fn latch<'a>(
+        &'a self,
+        name: &'a LockName,
+        step: LatchStep,
+    ) -> BoxFuture<'a, Result<Option<Round>, BackendError>> {
+        let _ = (name, step);
+        Box::pin(std::future::ready(Err(without_readers())))
     }
 
     /// Waits until [`Replicas::count`] replicas have acknowledged the grants, but not longer than [`Replicas::within`].

@@ -177,6 +177,9 @@ impl Display for LockKey {
 /// The name of the counter that issues all fencing tokens of a server.
 pub const FENCE: &str = "lock:fence";
 
+/// The beginning of the keys under which the permits of semaphores are stored.
+pub const PERMITS: &str = "permits:";
+
 /// Returns whether a name is that of a token counter: [`FENCE`], or the counter of a hash slot in a Redis Cluster.
 fn is_counter(name: &str) -> bool {
     let of_slot = || name.strip_prefix("lock:{")?.strip_suffix("}:fence");

@@ -292,6 +292,8 @@ pub enum OptionsError {
         /// The number of permits of the semaphore.
         of: u32,
     },
+    /// A latch lasts shorter than [`MIN_LEASE`], or longer than [`MAX_LEASE`].
+    LifeOutOfRange,
     /// A nested call takes more permits than the call that has taken permits of the semaphore.
     MorePermitsThanHeld {
         /// The number of permits that the nested call takes.
@@ -338,6 +340,11 @@ impl fmt::Display for OptionsError {
                 f,
                 "a call takes {take} of {of} permits: it must take at least one, and a semaphore has {MAX_PERMITS} at most"
             ),
+            Self::LifeOutOfRange => write!(
+                f,
+                "a latch lasts for at least {MIN_LEASE:?} and at most {} hours",
+                MAX_LEASE.as_secs() / 3600
+            ),
             Self::MorePermitsThanHeld { wanted, held } => write!(
                 f,
                 "a nested call takes {wanted} permits, but the enclosing call has {held}"
@@ -370,6 +377,7 @@ impl Error for OptionsError {
             Self::PermitsOutOfRange { .. } => {
                 &Advice("take at least one permit, and not more than the semaphore has")
             }
+            Self::LifeOutOfRange => &Advice("choose another life"),
             Self::MorePermitsThanHeld { .. } => &Advice("take all permits in the outermost call"),
             Self::Upgrade => &Advice(
                 "end the read before the write begins, or acquire the lock as a writer in the outermost call",

@@ -87,6 +87,8 @@ const CONFLICTS: [([&str; 2], &str); 3] = [
 pub(crate) struct Key {
     pub(crate) literal: LitStr,
     pub(crate) pieces: Vec<Piece>,
+    /// The mode of a key in a list that has a mode of its own.
+    pub(crate) mode: Option<Mode>,
 }
 
 impl Args {
@@ -287,9 +289,13 @@ fn keys(value: &Expr, mistakes: &mut Mistakes) -> Option<Vec<Key>> {
     let is_list = matches!(value, Expr::Array(_));
     let mut keys: Vec<Key> = Vec::new();
     for value in value::keys(value, mistakes)? {
-        let Some(key) = key(&value, mistakes) else {
+        let Some((mode, value)) = value::mode_and_key(value, mistakes) else {
             continue;
         };
+        let Some(mut key) = key(&value, mistakes) else {
+            continue;
+        };
+        key.mode = mode;
         if !is_list && template::lists(&key.pieces).next().is_none() {
             mistakes.add(&value, value::NO_LIST);
         }
@@ -307,7 +313,11 @@ fn keys(value: &Expr, mistakes: &mut Mistakes) -> Option<Vec<Key>> {
 fn key(value: &Expr, mistakes: &mut Mistakes) -> Option<Key> {
     let literal = value::key(value, mistakes)?;
     match template::parse(&literal.value()) {
-        Ok(pieces) => Some(Key { literal, pieces }),
+        Ok(pieces) => Some(Key {
+            literal,
+            pieces,
+            mode: None,
+        }),
         Err(error) => {
             mistakes.add(literal, error);
             None
@@ -408,6 +418,13 @@ mod tests {
         refused(quote!(keys = ["a", "b:<..>"]), "`<..>` is empty");
         refused(quote!(keys = "a:<x..:raw>"), "write `<x..>`");
         refused(quote!(keys = ["a", 5]), "string literal");
+        assert!(mistakes(quote!(keys = ["a", read "b:<x..>", write "c"])).is_empty());
+        refused(
+            quote!(keys = ["a", shared "b"]),
+            "the mode `read` or `write`",
+        );
+        refused(quote!(keys = ["a", read "a"]), "twice");
+        refused(quote!(keys = [read 5]), "no value for `keys`");
         refused(quote!(keys = ["a", "a>"]), "closes nothing");
         refused(quote!(keys = ["a:<x>", "b", "a:<x>"]), "twice");
         refused(quote!("order:<id>"), "write `key = ");

@@ -1,6 +1,6 @@
 //! Resolves the placeholders of a key against the arguments of its function.
 
-use lock_core::advice::advised;
+use lock_core::{advice::advised, options::Mode};
 use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::{Ident, Index, Member, Receiver, Type, ext::IdentExt as _, spanned::Spanned as _};
@@ -76,29 +76,35 @@ impl<'a> ResolvedKeys<'a> {
     /// Generates the code that renders one key, several keys, or one key for each item of a list.
     ///
     /// ```text
-    /// ["cart:<cart>", "item:<ids..>"]
+    /// ["cart:<cart>", "item:<ids..>", read "rates"]
     ///
     /// ROOT::__private::v1::Keys::new()
     ///     .one(ROOT::__private::v1::key().text("cart:").part("cart", &cart).build())
     ///     .each(ITEMS, |__item| ROOT::__private::v1::key().text("item:").part("ids..", &__item).build())
+    ///     .reading(ROOT::__private::v1::Keys::new().one(ROOT::__private::v1::key().text("rates").build()))
     /// ```
     pub(crate) fn expand(&self, private: &TokenStream) -> TokenStream {
         match self {
             Self::One(key) => key.expand(private),
-            Self::Several(keys) if keys.iter().all(|key| key.list().is_none()) => {
+            Self::Several(keys) if keys.iter().all(Resolved::is_plain) => {
                 let keys = keys.iter().map(|key| key.expand(private));
                 quote!([#(#keys),*])
             }
             Self::Several(keys) => {
                 let keys = keys.iter().map(|key| {
                     let rendered = key.expand(private);
-                    match key.list() {
+                    let added = match key.list() {
                         None => quote!(.one(#rendered)),
                         Some((placeholder, source)) => {
                             let items = key.items(placeholder, source, private);
                             let item = item(key.place(placeholder, source));
                             quote!(.each(#items, |#item| #rendered))
                         }
+                    };
+                    match key.mode {
+                        None => added,
+                        Some(Mode::Read) => quote!(.reading(#private::Keys::new() #added)),
+                        Some(_) => quote!(.writing(#private::Keys::new() #added)),
                     }
                 });
                 quote!(#private::Keys::new() #(#keys)*)
@@ -111,6 +117,7 @@ impl<'a> ResolvedKeys<'a> {
 pub(crate) struct Resolved<'a> {
     parts: Vec<Part<'a>>,
     literal: Span,
+    mode: Option<Mode>,
 }
 
 impl Source<'_> {
@@ -148,7 +155,13 @@ impl<'a> Resolved<'a> {
         Self {
             parts,
             literal: key.literal.span(),
+            mode: key.mode,
         }
+    }
+
+    /// Returns whether the key stands for one lock, and has no mode of its own.
+    fn is_plain(&self) -> bool {
+        self.list().is_none() && self.mode.is_none()
     }
 
     /// Returns the names that the key uses, except `self`, and the span of the key.

@@ -2,7 +2,10 @@
 //! value.
 
 use proc_macro2::TokenTree;
-use syn::{Expr, Ident, LitStr, Token, ext::IdentExt as _, parse::ParseStream};
+use syn::{
+    Expr, ExprArray, Ident, LitStr, Token, bracketed, ext::IdentExt as _, parse::ParseStream,
+    parse_quote, punctuated::Punctuated, token,
+};
 
 use crate::{mistakes::Mistakes, option_names, value};
 
@@ -43,7 +46,11 @@ pub(crate) fn option(input: ParseStream<'_>, mistakes: &mut Mistakes) -> Option<
     } else {
         input.span()
     };
-    match input.parse() {
+    let parsed = match name == "keys" && input.peek(token::Bracket) {
+        true => list(input),
+        false => input.parse(),
+    };
+    match parsed {
         Ok(expr) => Some((name, value::ungrouped(expr))),
         Err(_) => {
             let example = option_names::example(&name.unraw().to_string());
@@ -54,6 +61,25 @@ pub(crate) fn option(input: ParseStream<'_>, mistakes: &mut Mistakes) -> Option<
             None
         }
     }
+}
+
+/// Reads a list of keys. `read "key"` stands for the call `read("key")`, and `write "key"` for `write("key")`, because the value of
+/// an option is an expression.
+fn list(input: ParseStream<'_>) -> syn::Result<Expr> {
+    let content;
+    let bracket_token = bracketed!(content in input);
+    let key = |input: ParseStream<'_>| -> syn::Result<Expr> {
+        if !input.peek(Ident) || !input.peek2(LitStr) {
+            return input.parse();
+        }
+        let (mode, key) = (input.parse::<Ident>()?, input.parse::<LitStr>()?);
+        Ok(parse_quote!(#mode(#key)))
+    };
+    Ok(Expr::Array(ExprArray {
+        attrs: Vec::new(),
+        bracket_token,
+        elems: Punctuated::parse_terminated_with(&content, key)?,
+    }))
 }
 
 /// Reads the comma after an option, or skips to the next option. A missing comma is not reported if the option has

@@ -62,6 +62,28 @@ pub(crate) fn key(value: &Expr, mistakes: &mut Mistakes) -> Option<LitStr> {
 /// The error message for a value of `keys` that is not a list.
 pub(crate) const NO_LIST: &str = "`keys` is a list: write `keys = [\"account:<from>\", \"account:<to>\"]`, `keys = \"account:<ids..>\"` for each item of the argument `ids`, or `key = \"…\"` for one lock";
 
+/// Splits an element of a list of keys into its mode, if it has one, and its key.
+pub(crate) fn mode_and_key(value: Expr, mistakes: &mut Mistakes) -> Option<(Option<Mode>, Expr)> {
+    let Expr::Call(call) = &value else {
+        return Some((None, value));
+    };
+    let (Expr::Path(name), Some(key), 1) = (&*call.func, call.args.first(), call.args.len()) else {
+        return Some((None, value));
+    };
+    let mode = match name.path.get_ident().map(ToString::to_string).as_deref() {
+        Some("read") => Mode::Read,
+        Some("write") => Mode::Write,
+        _ => {
+            mistakes.add(
+                name,
+                "a key of a list can have the mode `read` or `write`: write `keys = [\"account:<from>\", read \"rates\"]`",
+            );
+            return None;
+        }
+    };
+    Some((Some(mode), ungrouped(key.clone())))
+}
+
 /// Returns the elements of a list of keys, or reports a mistake and returns `None`.
 pub(crate) fn keys(value: &Expr, mistakes: &mut Mistakes) -> Option<Vec<Expr>> {
     match value {

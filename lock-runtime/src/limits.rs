@@ -39,6 +39,13 @@ pub(crate) const RENEWAL_MARGIN: Duration = ms(200);
 /// moment at which it was sent plus this time.
 pub(crate) const LATE_SLACK: Duration = secs(1);
 
+/// The longest time for which a caller waits for a latch before it looks at it again.
+pub(crate) const LATCH_LOOK: Duration = secs(60);
+/// The lease of a caller that has entered the lock of a latch, and leaves it at once.
+pub(crate) const LATCH_LEASE: Duration = secs(2);
+/// How long a caller pauses that has entered the lock of a latch although the round is open.
+pub(crate) const LATCH_PAUSE: Duration = ms(50);
+
 // A lock that was acquired for a call that does not take it.
 
 /// How long a caller can leave its lock untaken before the engine asks the caller's runtime whether it runs.

@@ -5,7 +5,7 @@ use std::{future::Future, time::Duration};
 use lock_core::{
     error::LockError,
     key::{KeyError, LockKey},
-    options::{OnLost, Release, Strategy},
+    options::{Mode, OnLost, Release, Strategy},
 };
 
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
     background::Context,
     call::Run,
     guard::MultiLockGuard,
-    options::{ClientHandle, Settings, mode_setters, option_setters},
+    options::{ClientHandle, ListedKey, Settings, mode_setters, option_setters},
 };
 
 /// Several locks of a client, and the options for acquiring them. A `MultiLock` is the equivalent of the attribute's
@@ -69,7 +69,7 @@ use crate::{
 #[derive(Debug, Clone)]
 #[must_use = "locks do nothing until they are acquired"]
 pub struct MultiLock {
-    keys: Vec<Result<LockKey, KeyError>>,
+    keys: Vec<ListedKey>,
     settings: Settings,
 }
 
@@ -79,13 +79,35 @@ impl MultiLock {
         keys: impl Iterator<Item = Result<LockKey, KeyError>>,
     ) -> Self {
         Self {
-            keys: keys.collect(),
+            keys: keys.map(|key| (key, None)).collect(),
             settings: Settings::new(client),
         }
     }
 
     option_setters!();
     mode_setters!();
+
+    /// Adds locks that the call only reads, whatever the mode of the other locks is. Each key is used as is, like the key of
+    /// [`LockClient::lock`](crate::LockClient::lock). If a key is in both lists, the call writes its lock.
+    ///
+    /// ```
+    /// use lock_runtime::LockClient;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = LockClient::connect("memory:").await?;
+    /// let rates = client.lock("rates").read().acquire().await?;
+    /// let transfer = client.locks(["account:7", "account:12"]).and_read(["rates"]);
+    /// transfer.run(async { /* alone in both accounts, and nobody changes the rates */ }).await?;
+    /// # rates.release().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn and_read(mut self, keys: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        let keys = keys.into_iter().map(LockKey::new);
+        self.keys.extend(keys.map(|key| (key, Some(Mode::Read))));
+        self
+    }
 
     fn spec(&self) -> Result<Vec<AcquireSpec>, LockError> {
         self.settings.several(self.keys.iter().cloned())

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use lock_core::{
     error::LockError,
     key::{KeyError, LockKey, LockName, MAX_KEYS},
-    options::{AccessMode, Defaults, LockOptions},
+    options::{AccessMode, Defaults, LockOptions, Mode},
 };
 
 use crate::{
@@ -39,6 +39,9 @@ impl ClientHandle {
     }
 }
 
+/// A key of a call with several keys, and the mode of its lock, if this is not the mode of the call.
+pub(crate) type ListedKey = (Result<LockKey, KeyError>, Option<Mode>);
+
 /// The client and options of a lock. For options that are not set, the client's defaults apply.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
@@ -68,10 +71,18 @@ impl Settings {
     }
 
     pub(crate) fn one(&self, key: Result<LockKey, KeyError>) -> Result<AcquireSpec, LockError> {
+        self.one_in(self.options.mode, key)
+    }
+
+    fn one_in(&self, mode: Mode, key: Result<LockKey, KeyError>) -> Result<AcquireSpec, LockError> {
         let key = key?;
         self.client.may_change(&key)?;
         let name = self.name(&key)?;
-        let terms = self.options.complete(&self.client.defaults)?;
+        let options = LockOptions {
+            mode,
+            ..self.options
+        };
+        let terms = options.complete(&self.client.defaults)?;
         Ok(AcquireSpec {
             shared: self.client.shared.clone(),
             renewals: self.client.renewals.clone(),
@@ -86,9 +97,11 @@ impl Settings {
     /// than [`MAX_KEYS`] keys.
     pub(crate) fn several(
         &self,
-        keys: impl IntoIterator<Item = Result<LockKey, KeyError>>,
+        keys: impl IntoIterator<Item = ListedKey>,
     ) -> Result<Vec<AcquireSpec>, LockError> {
-        let spec = keys.into_iter().map(|key| self.one(key));
+        let mode = self.options.mode;
+        let spec = keys.into_iter();
+        let spec = spec.map(|(key, its_own)| self.one_in(its_own.unwrap_or(mode), key));
         let spec = spec.take(MAX_KEYS + 1).collect::<Result<Vec<_>, _>>()?;
         match spec.len() {
             0 => Err(KeyError::NoKeys.into()),

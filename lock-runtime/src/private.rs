@@ -32,7 +32,7 @@ pub mod v1 {
         client::LockClient,
         guard::{Hold, Holds},
         leader::{Leader, Term},
-        options::Settings,
+        options::{ListedKey, Settings},
         semaphore,
     };
 
@@ -135,7 +135,7 @@ pub mod v1 {
     /// The keys of a call. A template with a `..` placeholder adds one key for each item of the list.
     #[derive(Debug, Default)]
     #[must_use]
-    pub struct Keys(Vec<Result<LockKey, KeyError>>);
+    pub struct Keys(Vec<ListedKey>);
 
     impl Keys {
         pub fn new() -> Self {
@@ -143,7 +143,7 @@ pub mod v1 {
         }
 
         pub fn one(mut self, key: Result<LockKey, KeyError>) -> Self {
-            self.0.push(key);
+            self.0.push((key, None));
             self
         }
 
@@ -152,14 +152,31 @@ pub mod v1 {
             items: I,
             key: impl FnMut(I::Item) -> Result<LockKey, KeyError>,
         ) -> Self {
-            self.0.extend(items.into_iter().map(key));
+            let keys = items.into_iter().map(key);
+            self.0.extend(keys.map(|key| (key, None)));
+            self
+        }
+
+        /// Adds keys that the call reads.
+        pub fn reading(self, keys: Self) -> Self {
+            self.with(keys, Mode::Read)
+        }
+
+        /// Adds keys that the call writes, although it reads the others.
+        pub fn writing(self, keys: Self) -> Self {
+            self.with(keys, Mode::Write)
+        }
+
+        fn with(mut self, Self(keys): Self, mode: Mode) -> Self {
+            self.0
+                .extend(keys.into_iter().map(|(key, _)| (key, Some(mode))));
             self
         }
     }
 
-    impl From<Keys> for Vec<Result<LockKey, KeyError>> {
-        fn from(Keys(keys): Keys) -> Self {
-            keys
+    impl<const N: usize> From<[Result<LockKey, KeyError>; N]> for Keys {
+        fn from(keys: [Result<LockKey, KeyError>; N]) -> Self {
+            keys.into_iter().fold(Self::new(), Self::one)
         }
     }
 
@@ -253,7 +270,7 @@ pub mod v1 {
     #[derive(Debug)]
     enum Locked {
         One(Result<LockKey, KeyError>),
-        Several(Vec<Result<LockKey, KeyError>>),
+        Several(Keys),
     }
 
     impl Call {
@@ -261,10 +278,7 @@ pub mod v1 {
             Self::of(site, Locked::One(key))
         }
 
-        pub fn several(
-            site: &'static Site,
-            keys: impl Into<Vec<Result<LockKey, KeyError>>>,
-        ) -> Self {
+        pub fn several(site: &'static Site, keys: impl Into<Keys>) -> Self {
             Self::of(site, Locked::Several(keys.into()))
         }
 
@@ -420,7 +434,7 @@ pub mod v1 {
                     Locks::One(settings.one(semaphore::key_of(name.as_str()))?)
                 }
                 Locked::One(key) => Locks::One(settings.one(key)?),
-                Locked::Several(keys) => Locks::Several(settings.several(keys)?),
+                Locked::Several(Keys(keys)) => Locks::Several(settings.several(keys)?),
             })
         }
     }

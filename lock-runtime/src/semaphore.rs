@@ -3,10 +3,10 @@
 use std::{future::Future, time::Duration};
 
 use lock_core::{
-    backend::Status,
+    backend::{LimitStep, Status},
     error::LockError,
-    key::{KeyError, LockKey},
-    options::{Mode, OnLost, Release, Strategy},
+    key::{KeyError, LockKey, PERMITS},
+    options::{MAX_PERMITS, Mode, OnLost, OptionsError, Release, Strategy},
 };
 
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
 
 /// Returns the key under which the semaphore with this name is stored.
 pub(crate) fn key_of(name: &str) -> Result<LockKey, KeyError> {
-    LockKey::new(format!("permits:{name}"))
+    LockKey::new(format!("{PERMITS}{name}"))
 }
 
 /// A limited number of permits, of which all processes of a fleet together take at most that many at a time.
@@ -128,6 +128,54 @@ impl Semaphore {
     /// ran.
     pub fn run<F: Future>(&self, body: F) -> Run<F> {
         self.taking(1).run(body)
+    }
+
+    /// Sets the number of permits for all callers in the fleet, instead of the numbers that they name: at most 1,000, and 0 lets
+    /// nobody enter. Callers that wait and that fit now enter at once. Callers that have permits keep them, so more than this
+    /// number can be taken until they leave. The number stays until the next call of this method or of
+    /// [`clear_limit`](Self::clear_limit).
+    ///
+    /// # Errors
+    /// Returns the same errors as [`Lock::status`](crate::Lock::status), and [`LockError::InvalidOptions`] for more than 1,000
+    /// permits.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, it is unknown whether the number is set.
+    pub async fn set_limit(&self, permits: u32) -> Result<(), LockError> {
+        if permits > MAX_PERMITS {
+            let (take, of) = (1, permits);
+            return Err(OptionsError::PermitsOutOfRange { take, of }.into());
+        }
+        self.change_limit(Some(permits)).await
+    }
+
+    /// Removes the number that was [set](Self::set_limit), so that each caller's own number counts again.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`Lock::status`](crate::Lock::status).
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, it is unknown whether the number is removed.
+    pub async fn clear_limit(&self) -> Result<(), LockError> {
+        self.change_limit(None).await
+    }
+
+    async fn change_limit(&self, permits: Option<u32>) -> Result<(), LockError> {
+        let lock = self.taking(1);
+        lock.spec()?; // the client may change locks, and has semaphores
+        let step = LimitStep::Set(permits);
+        lock.ask(|backend, name| backend.limit(name, step)).await?;
+        Ok(())
+    }
+
+    /// Reads the number of permits that was [set](Self::set_limit) for all callers; `None` if each caller's own number counts.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`Lock::status`](crate::Lock::status).
+    pub async fn limit(&self) -> Result<Option<u32>, LockError> {
+        let lock = self.taking(1);
+        lock.ask(|backend, name| backend.limit(name, LimitStep::Read))
+            .await
     }
 
     /// Reads who has permits, and how many callers wait. [`Holder::mode`](crate::Holder::mode) tells how many permits a

@@ -9,6 +9,7 @@ mod extend;
 mod hold_at_least;
 mod key_lists;
 mod keys;
+mod latch;
 mod layout;
 mod leader;
 mod leftovers;

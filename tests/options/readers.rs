@@ -258,6 +258,59 @@ async fn the_minimum_hold_of_a_reader_outlasts_the_others() {
     .await;
 }
 
+/// Each key of a call can have a mode of its own. The call writes a lock that it names in both modes.
+#[tokio::test]
+async fn a_call_reads_one_lock_and_writes_another() {
+    #[distributed_lock(keys = ["account:<from>", "account:<to>", read "rates"], wait = "60s", lease = "60s")]
+    async fn transfer(from: u64, to: u64) -> Result<[Mode; 2], LockError> {
+        let mode = async |key: String| {
+            let status = LockClient::current()?.lock(key).status().await?;
+            Ok::<_, LockError>(status.holder.expect("the call holds the lock").mode)
+        };
+        Ok([
+            mode(format!("account:{from}")).await?,
+            mode("rates".into()).await?,
+        ])
+    }
+    on_every_topology_with_a_queue(async |store| {
+        let [one, two] = store.clients().await;
+        let rates = two.lock("rates").lease(60 * SECOND).wait(60 * SECOND);
+        let reader = rates.clone().read().acquire().await.unwrap();
+        let modes = one.scope(transfer(1, 2)).await.unwrap();
+        assert_eq!(modes, [Mode::Write, Mode::Read]);
+        let inside = one
+            .locks(["account:1", "account:2"])
+            .and_read(["rates", "account:2"])
+            .lease(60 * SECOND)
+            .acquire()
+            .await
+            .unwrap();
+        assert!(two.lock("rates").read().try_acquire().await.is_ok());
+        for (key, mode) in [("account:2", Mode::Read), ("rates", Mode::Write)] {
+            let lock = two.lock(key);
+            let busy = match mode {
+                Mode::Read => lock.read().try_acquire().await,
+                _ => lock.try_acquire().await,
+            };
+            assert!(matches!(busy, Err(LockError::Busy { .. })), "{key}");
+        }
+        reader.release().await;
+        let writer = tokio::spawn(rates.acquire());
+        until_waiting(&one, "rates", 1).await;
+        let behind = tokio::spawn(one.scope(transfer(3, 4)));
+        until_waiting(&one, "rates", 2).await;
+        inside.release().await;
+        let writer = writer.await.unwrap().unwrap();
+        assert!(!behind.is_finished(), "a writer is inside");
+        writer.release().await;
+        behind.await.unwrap().unwrap();
+        for key in ["account:1", "account:2", "account:3", "account:4", "rates"] {
+            until_free(&one, key).await;
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn readers_take_several_locks_together() {
     on_stores_with_a_queue(async |store| {

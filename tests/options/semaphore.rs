@@ -218,6 +218,59 @@ async fn each_caller_keeps_to_the_number_that_it_names() {
     .await;
 }
 
+/// The number that an operator has set replaces those of all callers, also of those that wait already.
+#[tokio::test]
+async fn an_operator_changes_the_number_while_callers_wait() {
+    on_every_topology_with_a_queue(async |store| {
+        let [one, two] = store.clients().await;
+        let smtp = semaphore(&two, 2);
+        assert_eq!(smtp.limit().await, Ok(None));
+        let mut guards = vec![take(&one, 1, 2).await, take(&one, 1, 2).await];
+        let mut calls: Vec<_> = (0..100).map(|_| begin(semaphore(&one, 2), 1)).collect();
+        until_waiting(&two, KEY, 100).await;
+        // A larger number lets exactly those enter who fit now.
+        smtp.set_limit(7).await.unwrap();
+        assert_eq!(semaphore(&one, 2).limit().await, Ok(Some(7)));
+        until(async || calls.iter().filter(|call| call.is_finished()).count() == 5).await;
+        until_waiting(&two, KEY, 95).await;
+        assert_eq!(taken(&one).await, 7);
+        let (entered, waiting): (Vec<_>, Vec<_>) =
+            calls.drain(..).partition(JoinHandle::is_finished);
+        for call in entered {
+            guards.push(call.await.unwrap());
+        }
+        waiting.iter().for_each(JoinHandle::abort);
+        until_waiting(&two, KEY, 0).await;
+        // With a smaller one, callers wait until enough permits have come back.
+        smtp.set_limit(3).await.unwrap();
+        let next = begin(semaphore(&one, 100), 1);
+        until_waiting(&two, KEY, 1).await;
+        for guard in guards.drain(..4) {
+            guard.release().await;
+        }
+        assert!(!next.is_finished() && taken(&two).await == 3);
+        guards.pop().unwrap().release().await;
+        let next = next.await.unwrap();
+        assert!(is_busy(&semaphore(&one, 100)).await);
+        // Zero lets nobody enter, until each caller's own number counts again.
+        smtp.set_limit(0).await.unwrap();
+        next.release().await;
+        for guard in guards.drain(..) {
+            guard.release().await;
+        }
+        until_free(&one, KEY).await;
+        let next = begin(semaphore(&one, 2), 1);
+        until_waiting(&two, KEY, 1).await;
+        smtp.clear_limit().await.unwrap();
+        next.await.unwrap().release().await;
+        assert_eq!(smtp.limit().await, Ok(None));
+        let refused = OptionsError::PermitsOutOfRange { take: 1, of: 1001 };
+        let too_many = smtp.set_limit(1001).await;
+        assert_eq!(too_many, Err(LockError::InvalidOptions(refused)));
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn nested_calls_share_the_permits_of_the_enclosing_call() {
     on_stores_with_a_queue(async |store| {

@@ -12,8 +12,6 @@ if ! cargo mutants --version >/dev/null 2>&1; then
 fi
 cargo mutants --iterate --timeout 60 --output target/mutants/core --package lock-core &&
     cargo mutants --iterate --timeout 60 --output target/mutants/runtime --package lock-runtime \
+        --file 'lock-runtime/src/backend/redis/core/**/*.rs' \
         --file lock-runtime/src/lease/mod.rs --file lock-runtime/src/lease/policy.rs \
-        --file lock-runtime/src/lease/due_queue.rs --file lock-runtime/src/lease/siblings.rs \
-        --file lock-runtime/src/backend/redis/queue/cohort/mod.rs \
-        --file lock-runtime/src/backend/redis/queue/cohort_registry.rs \
-        --file lock-runtime/src/backend/redis/queue/attempt/state.rs -- --lib
+        --file lock-runtime/src/lease/due_queue.rs --file lock-runtime/src/lease/siblings.rs -- --lib

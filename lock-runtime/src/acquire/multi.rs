@@ -31,7 +31,11 @@ use crate::limits;
 /// Panics if `spec` is empty.
 pub(crate) async fn enter(spec: Vec<AcquireSpec>) -> Result<(Entered, Arc<Frame>), LockError> {
     let mut in_order = spec.clone();
-    in_order.sort_by(|a, b| a.name.cmp(&b.name));
+    // Of two equal keys, the one that writes counts.
+    in_order.sort_by(|a, b| {
+        let reads = |spec: &AcquireSpec| spec.terms.mode.is_shared();
+        (&a.name, reads(a)).cmp(&(&b.name, reads(b)))
+    });
     in_order.dedup_by(|a, b| a.name == b.name);
     let shared = in_order[0].shared.clone();
     let at_least = in_order[0].terms.hold_at_least;

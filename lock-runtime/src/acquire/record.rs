@@ -48,7 +48,7 @@ impl CallRecord {
         let first = &specs[0];
         let call = tracing::info_span!(
             target: TARGET, "lock",
-            lock.name = first.site.label(), lock.key = %Keys(specs), lock.mode = mode_of(first),
+            lock.name = first.site.label(), lock.key = %Keys(specs), lock.mode = mode_of(specs),
             lock.wait_ms = Empty, lock.queue_position = Empty, lock.token = Empty, lock.outcome = Empty,
         );
         if call.is_disabled() && !metrics::ENABLED {
@@ -158,11 +158,11 @@ impl fmt::Debug for CallRecord {
     }
 }
 
-/// Returns the value of the span field `lock.mode`. All locks of a call have the same mode.
-fn mode_of(spec: &AcquireSpec) -> &'static str {
-    match spec.terms.mode {
-        Mode::Read => "read",
-        _ => EXCLUSIVE,
+/// Returns the value of the span field `lock.mode`: `read` if the call only reads.
+fn mode_of(specs: &[AcquireSpec]) -> &'static str {
+    match specs.iter().all(|spec| spec.terms.mode == Mode::Read) {
+        true => "read",
+        false => EXCLUSIVE,
     }
 }
 

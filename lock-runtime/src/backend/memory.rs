@@ -20,7 +20,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BinaryHeap, HashMap, VecDeque, binary_heap::PeekMut},
+    collections::{BinaryHeap, HashMap, HashSet, VecDeque, binary_heap::PeekMut},
     fmt,
     sync::{
         Arc, Mutex, Weak,
@@ -31,12 +31,13 @@ use std::{
 
 use lock_core::{
     backend::{
-        Answer, Attempt, Backend, BackendError, BoxFuture, Caller, Extend, Holder, Leaving, Led,
-        MultiAnswer, Released, Renewed, Replicated, Request, Status, TermStep,
+        Answer, Attempt, Backend, BackendError, BoxFuture, Caller, Extend, Holder, LatchStep,
+        Leaving, Led, LimitStep, MultiAnswer, Released, Renewed, Replicated, Request, Round,
+        Status, TermStep,
     },
     error::HeldBy,
     fencing::FencingToken,
-    key::LockName,
+    key::{LockKey, LockName},
     lease::{CLAIM, Grant, LeaseTerms, MAX_LEASE, Moment, Renewal, claim_after},
     options::{Mode, Replicas},
     owner::OwnerId,
@@ -176,6 +177,20 @@ struct Common {
     /// The records of the leaders: when a leader was last known to lead, the token of its term, and the record that the leader
     /// reads.
     terms: HashMap<LockName, (Moment, FencingToken, Led)>,
+    /// The numbers of permits that operators have set.
+    limits: HashMap<LockName, u32>,
+    /// The latches. They are forgotten as long after the end of their rounds as these have lasted.
+    latches: HashMap<LockName, Latch>,
+}
+
+/// The present round of a latch.
+struct Latch {
+    generation: u64,
+    parts: u32,
+    counted: HashSet<LockKey>,
+    until: Moment,
+    forget: Moment,
+    before: Option<(u64, bool)>,
 }
 
 /// A lock that callers hold or wait for.
@@ -183,6 +198,8 @@ struct Common {
 struct Slot {
     /// The grants: at most one, unless all of them are grants of readers.
     held: Vec<Held>,
+    /// The number of permits that an operator has set, if the lock is a semaphore.
+    limit: Option<u32>,
     /// The waiters, ordered by ticket.
     queue: VecDeque<Waiter>,
 }
@@ -259,6 +276,8 @@ impl Registry {
                 fence: u64::try_from(micros).unwrap_or_default(),
                 woken: Vec::new(),
                 terms: HashMap::new(),
+                limits: HashMap::new(),
+                latches: HashMap::new(),
             },
             locks: HashMap::new(),
             retained: BinaryHeap::new(),
@@ -277,7 +296,10 @@ impl Registry {
 
     fn with<T>(&self, name: &LockName, change: impl FnOnce(&mut Slot, &mut Common) -> T) -> T {
         self.change(|State { common, locks, .. }| {
-            let slot = locks.entry(name.clone()).or_default();
+            let slot = locks.entry(name.clone()).or_insert_with(|| Slot {
+                limit: common.limits.get(name).copied(),
+                ..Slot::default()
+            });
             slot.settle(common);
             let result = change(slot, common);
             if slot.is_free() {
@@ -324,6 +346,70 @@ impl Registry {
             common.terms.insert(name.clone(), (last, token, led));
             Some(led)
         })
+    }
+
+    fn limit(&self, name: &LockName, step: LimitStep) -> Option<u32> {
+        self.with(name, |slot, common| {
+            if let LimitStep::Set(limit) = step {
+                match limit {
+                    Some(limit) => common.limits.insert(name.clone(), limit),
+                    None => common.limits.remove(name),
+                };
+                slot.limit = limit;
+                slot.admit(common);
+            }
+            common.limits.get(name).copied()
+        })
+    }
+
+    fn latch(&self, name: &LockName, step: LatchStep, origin: Origin) -> Option<Round> {
+        let now = CLOCK.now();
+        let round = self.with(name, |slot, common| {
+            common.latches.retain(|_, latch| now < latch.forget);
+            let present = common.latches.get(name);
+            let (terms, part, ended) = match step {
+                LatchStep::Read => (None, None, None),
+                LatchStep::Join(terms) => (Some(terms), None, None),
+                LatchStep::Count(terms, part) => (Some(terms), Some(part), None),
+                LatchStep::Restart(terms, ended) => (Some(terms), None, Some(ended)),
+            };
+            let replaces = present.is_some_and(|latch| Some(latch.generation) == ended);
+            if let Some(terms) = terms.filter(|_| present.is_none() || replaces) {
+                common.fence += 1;
+                let latch = Latch {
+                    generation: common.fence,
+                    parts: terms.parts,
+                    counted: HashSet::new(),
+                    until: now + terms.life,
+                    forget: now + 2 * terms.life,
+                    before: present.map(|latch| (latch.generation, latch.is_reached())),
+                };
+                common.latches.insert(name.clone(), latch);
+            }
+            let latch = common.latches.get_mut(name)?;
+            if let Some(part) = part
+                && now < latch.until
+                && !latch.is_reached()
+            {
+                latch.counted.insert(part);
+            }
+            let is_open = now < latch.until && !latch.is_reached();
+            let (round, until) = (latch.round(now), latch.until);
+            let ends = !is_open || replaces;
+            if ends && slot.held.iter().any(|held| held.stage == Stage::Retained) {
+                slot.held.clear();
+                slot.admit(common);
+            }
+            if is_open && slot.held.is_empty() {
+                let who = (OwnerId::from_u128(0), Mode::Write);
+                slot.grant(who, origin, Some(until), Stage::Retained, common);
+            }
+            Some(round)
+        });
+        if let Some(round) = round.filter(|round| !round.remaining.is_zero()) {
+            self.retain_until(name, now + round.remaining);
+        }
+        round
     }
 
     /// Ends the hold with this token. If `retain_until` is later than now, the lock stays taken until that moment.
@@ -411,6 +497,22 @@ impl Registry {
     }
 }
 
+impl Latch {
+    fn is_reached(&self) -> bool {
+        self.counted.len() >= self.parts as usize
+    }
+
+    fn round(&self, now: Moment) -> Round {
+        Round {
+            generation: self.generation,
+            parts: self.parts,
+            counted: u32::try_from(self.counted.len()).unwrap_or(u32::MAX),
+            remaining: self.until.since(now),
+            before: self.before,
+        }
+    }
+}
+
 impl Slot {
     fn is_free(&self) -> bool {
         self.held.is_empty() && self.queue.is_empty()
@@ -430,7 +532,7 @@ impl Slot {
             Mode::Read => self.held.iter().all(|held| held.mode == Mode::Read),
             Mode::Permits { take, of } => {
                 let are_permits = self.held.iter().all(|held| held.mode.is_shared());
-                are_permits && taken.sum::<u32>() + take <= of
+                are_permits && taken.sum::<u32>() + take <= self.limit.unwrap_or(of)
             }
             _ => self.held.is_empty(),
         }
@@ -868,6 +970,32 @@ impl Backend for MemoryBackend {
         Box::pin(async move {
             self.link.works().await;
             Ok(self.registry.lead(name, token, step))
+        })
+    }
+
+    fn limit<'a>(
+        &'a self,
+        name: &'a LockName,
+        step: LimitStep,
+    ) -> BoxFuture<'a, Result<Option<u32>, BackendError>> {
+        Box::pin(async move {
+            self.link.works().await;
+            Ok(self.registry.limit(name, step))
+        })
+    }
+
+    fn latch<'a>(
+        &'a self,
+        name: &'a LockName,
+        step: LatchStep,
+    ) -> BoxFuture<'a, Result<Option<Round>, BackendError>> {
+        Box::pin(async move {
+            self.link.works().await;
+            let origin = Origin {
+                application: self.application.clone(),
+                function: "",
+            };
+            Ok(self.registry.latch(name, step, origin))
         })
     }
 

@@ -17,6 +17,7 @@ use crate::{
     client::builder::LockClientBuilder,
     connect_error::{ConnectError, URL_VARIABLE},
     events::{Stats, TARGET},
+    latch::Latch,
     leader::Leader,
     lease::{scheduler::Renewals, shared::Shared},
     limits,
@@ -219,6 +220,13 @@ impl LockClient {
     /// name is part of a key, so it is used as is, like the key of [`lock`](Self::lock).
     pub fn semaphore(&self, name: impl AsRef<str>, permits: u32) -> Semaphore {
         Semaphore::new(self.0.clone(), name.as_ref(), permits)
+    }
+
+    /// Returns the latch with this name: it waits until this number of parts is done. A round of the latch lasts for `life`
+    /// (10 ms to 24 hours) from its first use. The name is part of a key, so it is used as is, like the key of
+    /// [`lock`](Self::lock).
+    pub fn latch(&self, name: impl AsRef<str>, parts: u32, life: Duration) -> Latch {
+        Latch::new(self.0.clone(), name.as_ref(), parts, life)
     }
 
     /// Returns the leader with this name: a role that one process at a time has. The name is part of a key, so it is used

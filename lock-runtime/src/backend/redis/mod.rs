@@ -19,8 +19,9 @@ use std::{sync::Arc, time::Duration};
 
 use lock_core::{
     backend::{
-        Attempt, Backend, BackendError, BoxFuture, Extend, Led, MultiAnswer, Released, Renewed,
-        Replicated, Request, Scan, Status, TermStep, ToRenew, Waiter, without_readers,
+        Attempt, Backend, BackendError, BoxFuture, Extend, LatchStep, Led, LimitStep, MultiAnswer,
+        Released, Renewed, Replicated, Request, Round, Scan, Status, TermStep, ToRenew, Waiter,
+        without_readers,
     },
     fencing::FencingToken,
     key::LockName,
@@ -34,6 +35,7 @@ use self::{
         attempt::RedisAttempt,
         grants,
         multi::acquire_multi,
+        records,
         renew_commands::{BATCH_LIMIT, renew, renew_all},
         replicas::replicate,
         scan::ServerScan,
@@ -164,7 +166,23 @@ impl Backend for RedisBackend {
         token: FencingToken,
         step: TermStep,
     ) -> BoxFuture<'a, Result<Option<Led>, BackendError>> {
-        Box::pin(grants::lead(&self.server, name, token, step))
+        Box::pin(records::lead(&self.server, name, token, step))
+    }
+
+    fn limit<'a>(
+        &'a self,
+        name: &'a LockName,
+        step: LimitStep,
+    ) -> BoxFuture<'a, Result<Option<u32>, BackendError>> {
+        Box::pin(records::limit(&self.server, name, step))
+    }
+
+    fn latch<'a>(
+        &'a self,
+        name: &'a LockName,
+        step: LatchStep,
+    ) -> BoxFuture<'a, Result<Option<Round>, BackendError>> {
+        Box::pin(records::latch(&self.server, name, step))
     }
 
     fn replicate<'a>(

@@ -5,7 +5,7 @@
 use std::{borrow::Cow, ops::Deref};
 
 use lock_core::{
-    key::{FENCE, LockName},
+    key::{FENCE, LockName, PERMITS},
     layout::{DEFAULT_NAMESPACE, Layout},
 };
 use once_cell::sync::Lazy;
@@ -33,6 +33,8 @@ pub(crate) struct Names {
     /// The key of the claim. The claim is the id of the session whose waiter was last granted the lock. Redisson's
     /// layout has no claim, because it has no queue.
     claim: Option<Box<str>>,
+    /// The key of the number of permits that an operator has set, if the lock is a semaphore.
+    limit: Option<Box<str>>,
     /// The key of the counter that issues the fencing tokens.
     fence: Cow<'static, str>,
 }
@@ -48,6 +50,8 @@ impl Names {
             Layout::Native => beside(":queue"),
         };
         let claim = (layout == Layout::Native).then(|| beside(":claim"));
+        let is_limited = layout == Layout::Native && is_semaphore(&lock);
+        let limit = is_limited.then(|| beside(":limit:fence"));
         let fence = if slotted {
             fence_beside(layout, &lock).into()
         } else {
@@ -56,6 +60,7 @@ impl Names {
         Self {
             companion,
             claim,
+            limit,
             fence,
             lock,
         }
@@ -68,15 +73,16 @@ impl Names {
 
     /// Returns the keys for the scripts that can grant the lock to the next waiter.
     pub(crate) fn keys(&self) -> Keys<'_> {
-        let claim = self.claim();
+        let (claim, limit) = (self.claim(), self.limit());
         Keys {
             named: [
                 self.grant(),
                 self.companion(),
                 self.fence(),
                 claim.unwrap_or_default(),
+                limit.unwrap_or_default(),
             ],
-            count: if claim.is_some() { 4 } else { 3 },
+            count: 3 + usize::from(claim.is_some()) + usize::from(limit.is_some()),
         }
     }
 
@@ -97,6 +103,11 @@ impl Names {
         self.claim.as_deref()
     }
 
+    /// Returns the key of the number of permits that an operator has set, if the lock is a semaphore.
+    pub(crate) fn limit(&self) -> Option<&str> {
+        self.limit.as_deref()
+    }
+
     /// Returns the key of the counter that issues the fencing tokens.
     pub(crate) fn fence(&self) -> &str {
         &self.fence
@@ -112,7 +123,7 @@ impl Names {
 /// The keys that a script uses, in the script's order. Every acquisition and every release lists its keys, so the list
 /// is not on the heap.
 pub(crate) struct Keys<'a> {
-    named: [&'a str; 4],
+    named: [&'a str; 5],
     count: usize,
 }
 
@@ -122,6 +133,12 @@ impl<'a> Deref for Keys<'a> {
     fn deref(&self) -> &Self::Target {
         &self.named[..self.count]
     }
+}
+
+/// Returns whether the permits of a semaphore are stored under this name.
+fn is_semaphore(lock: &LockName) -> bool {
+    let key = lock.as_str().split_once(':');
+    key.is_some_and(|(_, key)| key.starts_with(PERMITS))
 }
 
 /// Returns the key of the token counter for the lock's hash slot and, in the native layout, for the lock's namespace.
@@ -286,6 +303,18 @@ mod tests {
         };
         let (queue, _) = names(Layout::Native, None, "a");
         assert_eq!(queue, "{lock:a}:queue");
+        for (key, limited) in [
+            ("permits:a", true),
+            ("permits:{a}", true),
+            ("a:permits:b", false),
+        ] {
+            let name = Layout::Native
+                .name(None, &LockKey::new(key).unwrap())
+                .unwrap();
+            let names = Names::new(Layout::Native, name, false);
+            assert_eq!(names.limit().is_some(), limited, "{key}");
+            assert_eq!(names.keys().len(), 4 + usize::from(limited), "{key}");
+        }
         let (counter, channel) = names(Layout::Redisson, None, "a");
         assert_eq!(counter, "redisson_lock_token:{a}");
         assert_eq!(channel, "redisson_lock__channel:{a}");

@@ -290,8 +290,9 @@ impl AcquireRequest {
     ) -> Result<Reply, CallError> {
         let asking = {
             let keys = self.names.keys();
-            // Only a caller that does not wait can grant the lock to the next waiter.
-            let key_count = if self.wait.is_zero() { keys.len() } else { 3 };
+            // A writer that waits cannot grant the lock to the next waiter.
+            let grants = self.wait.is_zero() || self.mode.is_shared();
+            let key_count = if grants { keys.len() } else { 3 };
             let (tail, not_after) = (self.tail(connection), self.not_after(connection));
             // The answer to an earlier request was lost. The caller does not lose its place with the answer. A reader that
             // does not wait asks for no place, but the script looks for its earlier grant.

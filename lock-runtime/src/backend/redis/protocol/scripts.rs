@@ -30,6 +30,8 @@ scripts! {
     DOWNGRADE = NEXT_TOKEN, GRANT_NEXT, include_str!("native/downgrade.lua");
     DISSOLVE = include_str!("native/dissolve.lua");
     LEAD = include_str!("native/lead.lua");
+    LIMIT = NEXT_TOKEN, GRANT_NEXT, include_str!("native/limit.lua");
+    LATCH = NEXT_TOKEN, GRANT_NEXT, include_str!("native/latch.lua");
     STATUS = include_str!("native/status.lua");
     WAITERS = include_str!("native/waiters.lua");
 }

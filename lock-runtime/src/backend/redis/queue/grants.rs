@@ -10,10 +10,7 @@ use std::{
 };
 
 use lock_core::{
-    backend::{
-        BackendError, BoxFuture, Led, Released, Renewed, Status, TERM_KEPT, TermStep, Waiter,
-        without_leaders,
-    },
+    backend::{BackendError, BoxFuture, Released, Renewed, Status, Waiter},
     fencing::FencingToken,
     key::LockName,
     layout::Layout,
@@ -417,40 +414,6 @@ pub(crate) async fn downgrade(
     let keys = names.keys_to_release();
     let answered = server.run(name, &scripts::DOWNGRADE, &keys, &args).await?;
     Ok(answered.value == Value::Int(1))
-}
-
-/// Adds a step to the record of a leader, and returns the record.
-pub(crate) async fn lead(
-    server: &Arc<Server>,
-    name: &LockName,
-    token: FencingToken,
-    step: TermStep,
-) -> Result<Option<Led>, BackendError> {
-    if server.layout() == Layout::Redisson {
-        return Err(without_leaders());
-    }
-    // The server identifies the grant of a cohort by the token of the cohort's first member.
-    let grant = match server.core.with(|core| core.known(name, token)) {
-        Known::Itself => format!("{token}|"),
-        Known::Turn(first) => format!("{first}|"),
-        Known::Over => return Ok(None),
-    };
-    let names = server.names(name);
-    let record = format!("{}:term:fence", names.grant());
-    let step = match step {
-        TermStep::Lead => "lead",
-        TermStep::Dismiss => "dismiss",
-    };
-    let (kept, token) = (millis(TERM_KEPT), token.to_string());
-    let args = [&grant, step, &kept, &token].map(Arg::Text);
-    let keys = [names.grant(), &record];
-    let answered = server.run(name, &scripts::LEAD, &keys, &args).await?;
-    let led: Option<(i64, bool)> =
-        redis::from_redis_value(answered.value).map_err(|error| not_understood(&error))?;
-    Ok(led.map(|(vacant, dismissed)| Led {
-        vacant_for: u64::try_from(vacant).ok().map(Duration::from_millis),
-        dismissed,
-    }))
 }
 
 /// Reads from the server who holds a lock, and how many callers wait for it.

@@ -122,6 +122,7 @@ async fn probe(
     for (ToSend { request, .. }, member) in awaited.iter().zip(&members) {
         keys.extend([request.names.grant(), request.names.companion()]);
         keys.extend(request.names.claim());
+        keys.push(request.names.limit().unwrap_or(request.names.grant()));
         args.push(member);
     }
     let (found, sent) = match connection.run(&scripts::PROBE, &keys, &args).await {

@@ -9,6 +9,7 @@ pub(crate) mod heartbeat;
 pub(crate) mod multi;
 #[cfg(feature = "redisson")]
 pub(crate) mod notify;
+pub(crate) mod records;
 pub(crate) mod renew_commands;
 pub(crate) mod replicas;
 pub(crate) mod scan;

@@ -7,14 +7,13 @@ use lock_core::{
     backend::{BackendError, MultiAnswer, Request},
     fencing::FencingToken,
     lease::{Grant, less_drift},
-    options::Mode,
 };
 use redis::Value;
 
 use crate::backend::redis::{
     core::acquisition::Event,
     protocol::{
-        command::claim_ms,
+        command::{claim_ms, millis},
         request::{AcquireRequest, decode},
     },
     queue::{
@@ -132,7 +131,7 @@ async fn ask(
     let Some(first) = all.first() else {
         return Ok(MultiAnswer::Granted(Vec::new()));
     };
-    let (lease, not_after) = (first.lease_word().to_string(), first.not_after(connection));
+    let (lease, not_after) = (millis(first.lease), first.not_after(connection));
     let tails: Vec<String> = all.iter().map(|args| args.tail(connection)).collect();
     let mut keys = vec![first.names.fence()];
     let mut args = vec![&lease, &connection.floor, claim_ms(), &not_after];
@@ -142,7 +141,7 @@ async fn ask(
         args.push(tail);
     }
     let again = String::from("again");
-    if unsure && first.mode != Mode::Write {
+    if unsure && all.iter().any(|lock| lock.mode.is_shared()) {
         args.push(&again);
     }
     let script = first.scripts.multi_acquire;

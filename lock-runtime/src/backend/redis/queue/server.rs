@@ -56,7 +56,7 @@ pub(crate) struct Server {
     pub(crate) context: Arc<Context>,
     layout: Layout,
     /// The words `application/host/pid` of this process, which scripts write into grants and queue entries.
-    process: Arc<str>,
+    pub(crate) process: Arc<str>,
     pub(crate) scripts: &'static Scripts,
     pub(crate) counters: Arc<Counters>,
     pub(crate) sessions: Arc<Topology>,

@@ -87,7 +87,8 @@ fn gives(name: &str, reply: &Value) -> bool {
         ("acquire" | "leave", Value::Array(fields)) => begins_with_text(fields),
         ("release" | "retain" | "downgrade", Value::Int(number)) => matches!(number, 0 | 1),
         ("dissolve", Value::Int(_)) => true,
-        ("lead", Value::Nil | Value::Array(_)) => true,
+        ("lead" | "latch", Value::Nil | Value::Array(_)) => true,
+        ("limit", Value::Nil | Value::BulkString(_)) => true,
         ("renew", Value::Array(left)) => left.iter().all(|left| matches!(left, Value::Int(_))),
         ("queue", Value::Array(fields)) => {
             begins_with_text(fields) || matches!(fields.first(), Some(Value::Nil))
@@ -95,7 +96,7 @@ fn gives(name: &str, reply: &Value) -> bool {
         ("probe", Value::Array(found)) => found.iter().all(|it| matches!(it, Value::Array(_))),
         (
             "acquire" | "leave" | "release" | "retain" | "downgrade" | "renew" | "dissolve"
-            | "queue" | "probe" | "lead",
+            | "queue" | "probe" | "lead" | "latch" | "limit",
             _,
         ) => false,
         _ => true,

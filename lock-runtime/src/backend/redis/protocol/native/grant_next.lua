@@ -21,6 +21,8 @@
 -- - claim, a string: the id of the session whose waiter was last granted the lock. The key expires 500 ms after the
 --   time within which the waiter must confirm the grant.
 -- - fence, a string: the newest token of all locks that share this key.
+--
+-- A semaphore has a fifth key, the limit, if an operator has set its number of permits: a string.
 
 local MEMBER = '^(%x+)|([^|]+)|([1-9][%drp/]*)|(%d+)(.*)$' -- a lease of 0 would delete the key
 local READER = '^(%d+)(%??)|(%d+|(%d+)[rp][%d/]*|([^|]*)|.*)$'
@@ -38,6 +40,8 @@ local MIN_CLAIMED_LEASE = 500
 local ENTRIES_AT_MOST = 2000
 -- A grant whose message nobody receives takes the server as long as the examination of this many queue entries.
 local ENTRIES_PER_OFFER = 5
+-- The key of the limit, if the lock is a semaphore. A script for several locks sets this variable.
+local limit_key = KEYS[5]
 -- The number of queue entries that this script has examined so far, in the queues of all its locks.
 local examined = 0
 
@@ -151,7 +155,8 @@ local function readers()
   local function fits(grant, lease)
     local taken, of = string.match(lease, 'p(%d+)/(%d+)$')
     if taken then
-      return redis.call('ZCARD', grant) + taken <= tonumber(of)
+      of = tonumber(limit_key and redis.call('GET', limit_key) or of) or 0
+      return redis.call('ZCARD', grant) + taken <= of
     end
     return string.sub(lease, -1) == 'r'
   end

@@ -4,11 +4,12 @@
 -- KEYS: fence, then grant, queue and claim of each lock
 --
 -- ARGV:
--- 1. lease in ms, followed by the letter `r` if the caller reads
+-- 1. lease in ms
 -- 2. token floor (see next_token.lua)
 -- 3. time within which a session must confirm a grant (a claim), in ms
 -- 4. time limit (server time in µs, '' if there is none)
--- 5. for each lock: `lease|session_id|owner|words|since`, the part of its grant after the token
+-- 5. for each lock: `lease|session_id|owner|words|since`, the part of its grant after the token. The lease ends with the letter
+--    `r` if the caller reads
 -- 6. given if the answer to an earlier request of a reader was lost
 
 if ARGV[4] ~= '' then
@@ -18,14 +19,15 @@ if ARGV[4] ~= '' then
   end
 end
 local TERMS = '^%d+r?|[^|]*|%x+' -- `lease|session_id|owner` of a grant with a single owner
-local reads = string.sub(ARGV[1], -1) == 'r'
-local lease = string.match(ARGV[1], '^%d+')
+local lease = ARGV[1]
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local granted = {}
+limit_key = nil -- a semaphore is no part of a list
 for i = 2, #KEYS, 3 do
   local number = (i + 1) / 3
   local tail = ARGV[4 + number]
+  local reads = string.find(tail, '^%d+r')
   local held = read(KEYS[i])
   if held == SHARED then
     local text, left
@@ -72,7 +74,7 @@ for i = 2, #KEYS, 3 do
   local number = (i + 1) / 3
   if not granted[number] then
     local token = string.format('%.0f', next_token(KEYS[1], ARGV[2], 1))
-    if reads then
+    if string.find(ARGV[4 + number], '^%d+r') then
       readers().add(KEYS[i], token, ARGV[4 + number], tonumber(lease), '', now)
     else
       redis.call('SET', KEYS[i], token .. '|' .. ARGV[4 + number], 'PX', lease)

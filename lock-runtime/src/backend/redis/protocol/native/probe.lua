@@ -2,7 +2,7 @@
 -- the grants of this session, because the messages about these grants may have been lost. Finds waiters whose queue
 -- entries the server has lost.
 --
--- KEYS: fence, then grant, queue and claim of each lock
+-- KEYS: fence, then grant, queue, claim and limit of each lock; for a lock that is no semaphore, the grant instead of the limit
 --
 -- ARGV:
 -- 1. session_id
@@ -12,10 +12,11 @@
 -- 5. for each lock: the queue entry of one waiter of this session
 local call, match = redis.call, string.match
 local found = {}
-for i = 2, #KEYS, 3 do
-  local grant, queue, number = KEYS[i], KEYS[i + 1], (i + 1) / 3
+for i = 2, #KEYS, 4 do
+  local grant, queue, number = KEYS[i], KEYS[i + 1], (i + 2) / 4
   local member, more, left = ARGV[4 + number], false, nil
   local owner = string.sub(member, 1, OWNER_DIGITS)
+  limit_key = KEYS[i + 3] ~= grant and KEYS[i + 3]
   local fine, held = pcall(read, grant)
   if not fine then
     if not string.find(type(held) == 'table' and held.err or held, 'WRONGTYPE', 1, true) then
