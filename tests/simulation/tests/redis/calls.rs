@@ -103,6 +103,8 @@ pub(crate) static SCRIPTS: LazyLock<Vec<(&str, String)>> = LazyLock::new(|| {
         ("redisson_leave", &[owner, tell, part!("redisson/leave")]),
         ("redisson_renew", &[owner, part!("redisson/renew")]),
         ("redisson_status", &[owner, part!("redisson/status")]),
+        ("limit", &[next_token, grant_next, part!("native/limit")]),
+        ("latch", &[next_token, grant_next, part!("native/latch")]),
     ];
     let whole = |parts: &[&str]| [&[FIXED_TIME], parts].concat().concat();
     scripts
@@ -244,6 +246,12 @@ impl Call {
             &["", "restart|", "restart|1", "restart|9900000000000000"],
         );
         let native = vec![grant.clone(), companion(one), fence.clone(), claim_key(one)];
+        let limit = format!("{}:limit:fence", lock(one));
+        // The lock of a semaphore has a fifth key.
+        let limited = match self.is_shared && !is_redisson {
+            true => [&native[..], std::slice::from_ref(&limit)].concat(),
+            false => native.clone(),
+        };
         let text = |texts: &[&str]| {
             texts
                 .iter()
@@ -255,7 +263,10 @@ impl Call {
                 let mut args = text(&[&tail, lease, &floor, wait, claim, &end, place]);
                 args.truncate(self.choice(2, &[6, 6, 6, 7]));
                 let keys = if is_redisson || wait != "0" { 3 } else { 4 };
-                (native[..keys].to_vec(), args)
+                match limited.len() {
+                    5 => (limited, args),
+                    _ => (native[..keys].to_vec(), args),
+                }
             }
             "multi_acquire" => {
                 let names = |at: usize| {
@@ -268,23 +279,25 @@ impl Call {
                     .collect();
                 (keys, text(&[lease, &floor, claim, &end, &tail, &tail]))
             }
-            "release" => (native, text(&[&format!("{token}|"), &floor, claim])),
-            "retain" => (native, text(&[&token, &until, lease, &floor, claim])),
+            "release" => (limited, text(&[&format!("{token}|"), &floor, claim])),
+            "retain" => (limited, text(&[&token, &until, lease, &floor, claim])),
             "queue" => {
                 let next = OWNERS[(self.owner + 1) % 3];
                 let neighbour = format!("{next}|{session}|{lease}|{wait}|{words}");
                 (
-                    native,
+                    limited,
                     text(&[session, &floor, claim, &end, &member, "", &neighbour, place]),
                 )
             }
             "leave" => (
-                native,
+                limited,
                 text(&[owner, &member, &floor, claim, leave, &tail, session]),
             ),
             "probe" => {
-                let others = [lock(other), companion(other), claim_key(other)];
-                let keys = [&[fence, grant, companion(one), claim_key(one)][..], &others].concat();
+                let others = [lock(other), companion(other), claim_key(other), lock(other)];
+                let limit = if self.is_shared { limit } else { grant.clone() };
+                let lock = [fence, grant, companion(one), claim_key(one), limit];
+                let keys = [&lock[..], &others].concat();
                 (
                     keys,
                     text(&[session, &floor, claim, wait, &member, &member]),
@@ -303,6 +316,27 @@ impl Call {
                 )
             }
             "status" => (native[..2].to_vec(), Vec::new()),
+            "limit" => {
+                let (set, number) = (
+                    self.choice(3, &["set", "set", ""]),
+                    self.choice(2, &["1", "3", "0", ""]),
+                );
+                let keys = [&native[..], &[limit]].concat();
+                (keys, text(&[set, number, &floor, claim]))
+            }
+            "latch" => {
+                let step = self.choice(3, &["count", "count", "join", "restart", "read"]);
+                let detail = match step {
+                    "restart" => token.clone(),
+                    _ => self.choice(2, &["a", "b", "c"]).to_owned(),
+                };
+                let keys = [&native[..], &[format!("{}:round:fence", lock(one))]].concat();
+                let parts = self.choice(1, &["2", "1", "3", "0"]);
+                (
+                    keys,
+                    text(&[step, &detail, parts, lease, &floor, claim, "shop/web/1/"]),
+                )
+            }
             "quorum_probe" => (vec![mark, fence], text(&[lease, &floor, "run"])),
             "quorum_admit" => (
                 vec![mark, fence],
