@@ -1,4 +1,4 @@
-//! The names of locks, and how values become part of these names.
+//! The names of locks, how values become part of these names, and the errors of wrong names with their texts.
 
 use std::{
     error::Error,

@@ -3,24 +3,26 @@
 use std::fmt::Write;
 
 use clap::Args;
-use lock_runtime::{FencingToken, Holder, LockClient, Mode, Status, Waiter};
+use futures_util::future::join3;
+use lock_runtime::{FencingToken, Holder, LockClient, Status, Waiter};
 use serde::Serialize;
 
 use crate::{
     exit::{Exit, Failure},
-    list::{Held, Origin, State, holders, time},
+    limit,
+    list::{Held, Origin, State, holders, permits_of, time},
     output::{Format, millis, people, table, write_one},
 };
 
-/// The number of readers that the text shows. The JSON contains all readers that the server has named.
-const READERS_SHOWN: usize = 20;
+/// The number of readers, or of holders of permits, that the text shows. The JSON contains all that the server has named.
+const SHARERS_SHOWN: usize = 20;
 
 #[derive(Debug, Args)]
 pub(crate) struct InspectArgs {
     /// The key of the lock, or the name of the role
     key: String,
     /// How many waiters to show, from the head of the queue; at most 1000
-    #[arg(long, default_value_t = 100, value_parser = limit)]
+    #[arg(long, default_value_t = 100, value_parser = at_most_1000)]
     limit: usize,
 }
 
@@ -35,7 +37,7 @@ impl InspectArgs {
 }
 
 /// Parses the number of waiters to show.
-fn limit(text: &str) -> Result<usize, String> {
+fn at_most_1000(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(limit) if limit <= 1000 => Ok(limit),
         _ => Err("a whole number of at most 1000 is expected".to_owned()),
@@ -47,14 +49,18 @@ struct Report {
     key: String,
     held: bool,
     holder: Option<Held>,
-    /// The readers that hold the lock. Empty if a writer holds it.
-    read_by: Vec<Reader>,
+    /// The readers that hold the lock, or those who have its permits. Empty if a writer holds it.
+    shared_by: Vec<Sharer>,
+    /// The number of permits that an operator has set, if the lock is a semaphore.
+    permits_limit: Option<u32>,
     waiting: usize,
     queue: Vec<Queued>,
 }
 
 #[derive(Serialize)]
-struct Reader {
+struct Sharer {
+    /// The number of permits; 0 for a reader.
+    permits: u32,
     token: Option<u64>,
     state: State,
     caller: Option<Origin>,
@@ -79,14 +85,19 @@ pub(crate) async fn inspect(
     args: &InspectArgs,
 ) -> Result<Exit, Failure> {
     let lock = client.lock(&args.key);
-    let (status, waiters) =
-        futures_util::future::join(lock.status(), lock.waiters(args.limit)).await;
-    let (status, waiters) = (status?, waiters?);
+    let (status, waiters, limit) = join3(
+        lock.status(),
+        lock.waiters(args.limit),
+        limit::of_key(client, &args.key),
+    )
+    .await;
+    let (status, waiters, limit) = (status?, waiters?, limit?);
     let report = Report {
         key: args.key.clone(),
         held: status.holder.is_some(),
         holder: Held::of(&args.key, &status),
-        read_by: readers(&status),
+        shared_by: sharers(&status),
+        permits_limit: limit,
         waiting: status.waiters,
         queue: waiters.iter().enumerate().map(queued).collect(),
     };
@@ -94,9 +105,10 @@ pub(crate) async fn inspect(
     Ok(if report.held { Exit::Done } else { Exit::No })
 }
 
-fn readers(status: &Status) -> Vec<Reader> {
-    let readers = holders(status).filter(|holder| holder.mode == Mode::Read);
-    let reader = |holder: &Holder| Reader {
+fn sharers(status: &Status) -> Vec<Sharer> {
+    let sharers = holders(status).filter(|holder| holder.mode.is_shared());
+    let sharer = |holder: &Holder| Sharer {
+        permits: permits_of(holder),
         token: holder.token.map(FencingToken::get),
         state: State::of(holder),
         caller: holder.caller.as_ref().map(Origin::from),
@@ -104,7 +116,7 @@ fn readers(status: &Status) -> Vec<Reader> {
         lease_left_ms: holder.remaining.map(millis),
         owner: holder.owner.to_string(),
     };
-    readers.map(reader).collect()
+    sharers.map(sharer).collect()
 }
 
 fn queued((index, waiter): (usize, &Waiter)) -> Queued {
@@ -138,7 +150,7 @@ fn text(report: &Report, waiters: &[Waiter]) -> String {
                     "kept (the hold has ended; `hold_at_least` keeps the lock taken)",
                 ),
             }
-            if held.mode != Mode::Read {
+            if !held.mode.is_shared() {
                 line("holder", &held.holder_text());
                 line("held for", &time(held.held_for_ms));
                 line("token", &token_text(held.token));
@@ -147,10 +159,13 @@ fn text(report: &Report, waiters: &[Waiter]) -> String {
             }
         }
     }
+    if let Some(limit) = report.permits_limit {
+        line("limit", &format!("{limit} permits, set by an operator"));
+    }
     line("waiting", &report.waiting.to_string());
     text.truncate(text.trim_end().len());
-    if !report.read_by.is_empty() {
-        let _ = write!(text, "\n\n{}", reader_table(&report.read_by));
+    if !report.shared_by.is_empty() {
+        let _ = write!(text, "\n\n{}", sharer_table(&report.shared_by));
     }
     if !waiters.is_empty() {
         let _ = write!(text, "\n\n{}", queue_table(waiters));
@@ -162,23 +177,24 @@ fn token_text(token: Option<u64>) -> String {
     token.map_or_else(|| "none".to_owned(), |token| token.to_string())
 }
 
-fn reader_table(readers: &[Reader]) -> String {
-    let rows = readers.iter().take(READERS_SHOWN).map(|reader| {
-        let origin = Origin::text(reader.caller.as_ref(), &reader.owner);
+fn sharer_table(sharers: &[Sharer]) -> String {
+    let rows = sharers.iter().take(SHARERS_SHOWN).map(|sharer| {
+        let origin = Origin::text(sharer.caller.as_ref(), &sharer.owner);
         vec![
-            token_text(reader.token),
-            match reader.state {
-                State::Held => origin,
-                State::Kept => format!("kept after {origin}"),
+            token_text(sharer.token),
+            match (sharer.state, sharer.permits) {
+                (State::Kept, _) => format!("kept after {origin}"),
+                (State::Held, 0) => origin,
+                (State::Held, permits) => format!("{permits} of the permits: {origin}"),
             },
-            time(reader.held_for_ms),
-            time(reader.lease_left_ms),
-            reader.owner.clone(),
+            time(sharer.held_for_ms),
+            time(sharer.lease_left_ms),
+            sharer.owner.clone(),
         ]
     });
-    let titles = ["TOKEN", "READER", "HELD FOR", "LEASE LEFT", "OWNER"];
+    let titles = ["TOKEN", "HOLDER", "HELD FOR", "LEASE LEFT", "OWNER"];
     let text = table(&titles, rows);
-    match readers.len().saturating_sub(READERS_SHOWN) {
+    match sharers.len().saturating_sub(SHARERS_SHOWN) {
         0 => text,
         more => format!("{text}\nand {more} more"),
     }

@@ -119,6 +119,8 @@ pub(crate) struct Held {
     /// The number of readers that hold the lock; 0 if a writer holds it. Callers of one process that share a grant count as
     /// one reader. The other fields describe the first reader.
     pub(crate) readers: usize,
+    /// The number of permits that are taken; 0 if the lock is no semaphore. The other fields describe the first permit's holder.
+    pub(crate) permits: u32,
     /// Where the holder runs. Absent if the server does not store this, as for a Redisson lock.
     pub(crate) caller: Option<Origin>,
     /// The time since the grant.
@@ -134,13 +136,22 @@ pub(crate) struct Held {
 fn mode_word<S: Serializer>(mode: &Mode, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(match mode {
         Mode::Read => "read",
+        Mode::Permits { .. } => "permits",
         _ => "write",
     })
 }
 
-/// Returns all holders of a lock: at most one writer, or several readers.
+/// Returns all holders of a lock: at most one writer, or several readers, or all who have permits.
 pub(crate) fn holders(status: &Status) -> impl Iterator<Item = &Holder> {
     status.holder.iter().chain(&status.others)
+}
+
+/// Returns the number of permits that a holder has taken.
+pub(crate) fn permits_of(holder: &Holder) -> u32 {
+    match holder.mode {
+        Mode::Permits { take, .. } => take,
+        _ => 0,
+    }
 }
 
 impl Held {
@@ -164,6 +175,7 @@ impl Held {
                 Mode::Read => holders(status).count(),
                 _ => 0,
             },
+            permits: holders(status).map(permits_of).sum(),
             caller: holder.caller.as_ref().map(Origin::from),
             held_for_ms: holder.held_for.map(millis),
             token: holder.token.map(FencingToken::get),
@@ -173,11 +185,13 @@ impl Held {
         }
     }
 
-    /// Returns the state of the lock as readable text, such as `held` or `read by 3`.
+    /// Returns the state of the lock as readable text, such as `held`, `read by 3` or `3 permits`.
     pub(crate) fn state_text(&self) -> String {
-        match (self.state, self.readers) {
-            (State::Held, 1..) => format!("read by {}", self.readers),
-            (state, _) => state.word().to_owned(),
+        match (self.state, self.readers, self.permits) {
+            (State::Held, 1.., _) => format!("read by {}", self.readers),
+            (State::Held, _, 1) => "1 permit".to_owned(),
+            (State::Held, _, 2..) => format!("{} permits", self.permits),
+            (state, ..) => state.word().to_owned(),
         }
     }
 

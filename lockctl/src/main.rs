@@ -5,6 +5,7 @@ mod doctor;
 mod exit;
 mod inspect;
 mod leader;
+mod limit;
 mod list;
 mod output;
 mod release;
@@ -34,7 +35,7 @@ struct Cli {
     /// The format of the output
     #[arg(long, short, global = true, value_enum, default_value_t)]
     output: Format,
-    /// Refuses `run`, `release`, `resign` and `serve --allow-release`; the user on the server then needs only the right to read
+    /// Refuses `run`, `release`, `resign`, `limit` with a number, and `serve --allow-release`; the user on the server then needs only the right to read
     #[arg(long, global = true, env = "LOCKCTL_READ_ONLY", value_parser = clap::builder::FalseyValueParser::new())]
     read_only: bool,
     #[command(subcommand)]
@@ -95,6 +96,8 @@ enum Command {
     Leader(WithKey<inspect::InspectArgs>),
     /// Asks the process that has a role to give it up, within a third of its lease
     Resign(WithKey<leader::ResignArgs>),
+    /// Shows or sets the number of permits of a semaphore, for all callers in the fleet
+    Limit(WithKey<limit::LimitArgs>),
     /// Serves a page that shows the locks, until SIGINT or SIGTERM
     Serve(WithKey<serve::ServeArgs>),
     /// Checks whether the servers are set up well for locks, and says what to do if they are not
@@ -155,6 +158,7 @@ impl Command {
             | Self::Inspect(WithKey { key, .. })
             | Self::Leader(WithKey { key, .. })
             | Self::Resign(WithKey { key, .. })
+            | Self::Limit(WithKey { key, .. })
             | Self::Watch(WithKey { key, .. })
             | Self::Release(WithKey { key, .. })
             | Self::Serve(WithKey { key, .. })
@@ -171,6 +175,7 @@ async fn perform(mut cli: Cli) -> Result<Exit, Failure> {
     }
     let changes = match &cli.command {
         Command::Run(_) | Command::Release(_) | Command::Resign(_) => true,
+        Command::Limit(with) => with.args.changes(),
         Command::Serve(with) => with.args.allow_release,
         _ => false,
     };
@@ -197,6 +202,7 @@ async fn perform(mut cli: Cli) -> Result<Exit, Failure> {
         Command::Inspect(with) => inspect::inspect(&client, cli.output, &with.args).await,
         Command::Leader(with) => leader::leader(&client, cli.output, &with.args).await,
         Command::Resign(with) => leader::resign(&client, cli.output, &with.args).await,
+        Command::Limit(with) => limit::limit(&client, cli.output, &with.args).await,
         Command::Watch(with) => watch::watch(&client, cli.output, &with.args).await,
         Command::Run(args) => run::run(&client, args, began).await,
         Command::Release(with) => release::release(&client, cli.output, &with.args).await,

@@ -20,7 +20,7 @@ pub(crate) struct ReleaseArgs {
     /// renewal or check; until then, it can work at the same time as the next holder
     #[arg(long, required = true)]
     force: bool,
-    /// Releases the lock only if its holder has this fencing token, which `list` and `inspect` show. If several readers
+    /// Releases the lock only if its holder has this fencing token, which `list` and `inspect` show. If several callers
     /// hold the lock, the token names the reader whose hold ends
     #[arg(long)]
     token: Option<u64>,
@@ -58,10 +58,11 @@ pub(crate) async fn release(
     let held = meant.map(|holder| Held::by(&args.key, &status, holder));
     match (&held, Held::of(&args.key, &status)) {
         (None, Some(other)) => {
-            let text = if other.readers > 0 {
+            let text = if other.mode.is_shared() {
                 format!(
-                    "`{}` is now read by {}, and none of these readers has this token: nothing was changed",
-                    args.key, other.readers
+                    "`{}` is now held by {} callers, and none of them has this token: nothing was changed",
+                    args.key,
+                    holders(&status).count()
                 )
             } else {
                 format!(
@@ -72,10 +73,11 @@ pub(crate) async fn release(
             };
             return Err(Failure::Text(Exit::No, text));
         }
-        (Some(held), _) if held.readers > 1 && args.token.is_none() => {
+        (Some(_), _) if holders(&status).count() > 1 && args.token.is_none() => {
             return Err(Failure::usage(format!(
-                "`{}` is read by {}: name one of these readers with `--token`; `lockctl inspect` shows the tokens",
-                args.key, held.readers
+                "`{}` is held by {} callers: name one of them with `--token`; `lockctl inspect` shows the tokens",
+                args.key,
+                holders(&status).count()
             )));
         }
         _ => {}
@@ -109,9 +111,11 @@ pub(crate) async fn release(
         (ForcedRelease::Released, Some(token)) => format!(
             "released `{}`: the hold with token {token} has ended, and its holder learns of this at its next renewal or check{}",
             args.key,
-            match held.as_ref().map_or(0, |held| held.readers) {
-                0 | 1 => String::new(),
-                readers => format!("; the lock is still read by {}", readers - 1),
+            match (&held, holders(&status).count()) {
+                (Some(held), 2..) if held.readers > 0 =>
+                    format!("; the lock is still read by {}", held.readers - 1),
+                (_, more @ 2..) => format!("; {} more have permits", more - 1),
+                _ => String::new(),
             }
         ),
         (_, Some(token)) => {

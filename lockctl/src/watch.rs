@@ -225,6 +225,7 @@ mod tests {
             state,
             mode: Mode::Write,
             readers: 0,
+            permits: 0,
             caller: None,
             held_for_ms: None,
             token: Some(token),

@@ -147,6 +147,9 @@ mod pages {
     #[doc = include_str!("../../docs/guides/readers.md")]
     struct Readers;
 
+    #[doc = include_str!("../../docs/guides/latches.md")]
+    struct Latches;
+
     #[doc = include_str!("../../docs/guides/semaphores.md")]
     struct Semaphores;
 

@@ -86,6 +86,7 @@ fn help_completions_and_manual_name_every_subcommand() {
         "inspect",
         "leader",
         "resign",
+        "limit",
         "watch",
         "run",
         "release",

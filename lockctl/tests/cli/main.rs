@@ -5,6 +5,7 @@ mod arguments;
 mod authority;
 mod doctor;
 mod leader;
+mod limit;
 mod list;
 mod readers;
 mod release;

@@ -115,7 +115,7 @@ async fn inspect_lists_the_first_readers() {
         (&"read".into(), &23.into()),
         "{seen}"
     );
-    let readers = seen["read_by"].as_array().unwrap();
+    let readers = seen["shared_by"].as_array().unwrap();
     let tokens: Vec<_> = readers
         .iter()
         .map(|reader| reader["token"].as_u64().unwrap())
@@ -136,7 +136,7 @@ async fn inspect_lists_the_first_readers() {
     let (shown, queue) = rest.split_once("\n\n").unwrap();
     let shown: Vec<_> = shown.lines().collect();
     assert_eq!(shown.len(), 22, "{text}");
-    assert!(shown[0].starts_with("TOKEN ") && shown[0].contains(" READER "));
+    assert!(shown[0].starts_with("TOKEN ") && shown[0].contains(" HOLDER "));
     for (line, reader) in shown[1..21].iter().zip(readers) {
         assert!(line.starts_with(&reader["token"].to_string()), "{text}");
         assert!(line.ends_with(reader["owner"].as_str().unwrap()), "{text}");
@@ -152,7 +152,7 @@ async fn inspect_lists_the_first_readers() {
     let words = ["-n", &namespace, "inspect", "written"];
     let seen = output(&url, &[&words[..], &["-o", "json"]].concat()).json();
     assert_eq!(
-        (&seen["holder"]["mode"], &seen["read_by"]),
+        (&seen["holder"]["mode"], &seen["shared_by"]),
         (&"write".into(), &Value::Array(Vec::new())),
         "{seen}"
     );
@@ -225,7 +225,7 @@ async fn each_listed_reader_can_be_released_by_its_token() {
 
     // Several readers hold the lock, so the tool does not choose one.
     let refused = release(&[]).with_code(2);
-    assert!(refused.stderr.contains("read by 4"), "{refused:?}");
+    assert!(refused.stderr.contains("held by 4 callers"), "{refused:?}");
     let unknown = (guards[0].token().get() - 1).to_string();
     let refused = release(&["--token", &unknown]).with_code(1);
     assert!(
@@ -234,7 +234,7 @@ async fn each_listed_reader_can_be_released_by_its_token() {
     );
 
     let seen = tool(&["inspect", "k", "-o", "json"]).with_code(0).json();
-    let listed = seen["read_by"].as_array().unwrap();
+    let listed = seen["shared_by"].as_array().unwrap();
     let tokens: Vec<_> = listed
         .iter()
         .map(|reader| reader["token"].to_string())
@@ -284,7 +284,7 @@ async fn readers_that_share_a_grant_are_released_together() {
     let tool = |words: &[&str]| output(&url, &[&["-n", &namespace], words].concat()).with_code(0);
     let seen = tool(&["inspect", "k", "-o", "json"]).json();
     assert_eq!(seen["holder"]["readers"], 1, "{seen}");
-    let token = seen["read_by"][0]["token"].to_string();
+    let token = seen["shared_by"][0]["token"].to_string();
     tool(&["release", "k", "--force", "--yes", "--token", &token]);
     for guard in guards {
         assert_eq!(guard.lost().await, LossReason::NotHeld);

@@ -18,22 +18,26 @@
 //! | turn | the token and the local deadline of a grant that it shares | it reads the grant in time: *granted*; its runtime does not run, or the grant is over: *missed* |
 //! | missed | the turn has passed to the next member | the next poll of the caller: *unsent* under a new name, with the old place |
 //! | leaving | a request to leave is under way | the answer: *busy*, or *granted* if the lock was free; the connection breaks: the request is sent again |
-//! | granted | the caller holds the lock or is offered it | the hold ends; the caller has not taken the lock in time: the lock is released, and its next poll makes it *unsent* under a new name, with the place it had |
+//! | granted | the caller holds the lock or is offered it | the hold ends; the caller has not taken the lock in time: the lock is released, and its next poll makes it *unsent* under a new name, with the place it had, or *busy* if its `wait` is over. Each of the next three offers lasts a tenth of the one before (`claim_after`) |
 //! | busy | nothing is on the server under this name | – |
 //!
-//! An acquisition can be dropped in each state. In *granted* and *busy*, nothing is left to do, because the hold releases itself.
-//! In the other states, `queue/cleanup.rs` removes the owner name from the server in the background: it gives its turn back, or
-//! sends a request to leave. This request follows the newest request over the same connection; if that connection has broken,
-//! it goes over the next one, after the server has closed the first one.
+//! An acquisition can be dropped in each state. In *unsent*, *granted* and *busy*, nothing is left to do: nothing was sent, or the
+//! hold releases itself. In *missed*, the old name is removed already. In the other states, `queue/cleanup.rs` removes the owner
+//! name from the server in the background: it waits for a request under way, gives its turn back if it has one, and sends a
+//! request to leave if it has none or if a request is unanswered. This request follows the newest request over the same
+//! connection; if that connection has broken, it goes over the next one, after the server has closed the first one. A client that
+//! may not close its connections on the server repeats the request until the old one can have no effect any longer.
 //!
 //! A grant that the server sends to callers that wait is in one of the states of [`cohort`]. A grant in the answer to an
 //! acquisition's own request belongs to no cohort. An answer about a turn that has passed gives nobody a turn.
 //!
 //! # Another server
-//! If a primary is replaced, or a slot moves, the lock is served by another session. The callers that wait for it are dismissed,
-//! and wait again in that session at their old places. The member that has the turn keeps it, and its next renewal, which
-//! follows soon, tells whether the new server has its grant. If the new server sends another grant meanwhile, the old one is
-//! `replaced`: no turn passes by it any more.
+//! In a Redis Cluster, a lock whose primary is replaced or whose slot moves is served by another session. The callers that wait
+//! for it are dismissed, and wait again in that session, under new names at their old places. A single server, or the primary of a
+//! group of Sentinels, keeps its session: over the new connection, the session asks again for its callers, under the same names.
+//! If the new primary has the grant, the cohort goes on. If an answer shows that it does not, the cohort ends
+//! ([`Core::has_lost`]). The member that has the turn keeps it until then, or until its next renewal, which follows soon. If the new
+//! server sends another grant meanwhile, the old one is `replaced`: no turn passes by it any more.
 
 pub(crate) use self::{
     cohorts::Core,

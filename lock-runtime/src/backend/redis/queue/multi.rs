@@ -1,4 +1,5 @@
-//! Acquires several locks with one request: all of them, or none.
+//! Sends the one request that takes several locks, and repeats it until the server answers. `native/multi_acquire.lua` decides
+//! all or nothing. `acquire/multi.rs` takes the locks one after another if they are not all free.
 
 use std::{sync::Arc, time::Duration};
 
