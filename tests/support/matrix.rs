@@ -328,6 +328,21 @@ pub const ROWS: &[Row] = &[
         "the connection of a writer that becomes a reader is cut before the answer, and that of readers inside",
         "nobody loses its lease; the readers that are next enter, and a writer enters after all of them",
     ),
+    row_of(
+        62,
+        "an operator changes the number of permits again and again, while many callers take permits",
+        "after a change, no caller enters beside as many as the new number; after a raise, those who fit enter",
+    ),
+    row_of(
+        63,
+        "the leader is cut off from the server",
+        "its body ends with its lease, and only then the next candidate leads, with a higher token",
+    ),
+    row_of(
+        64,
+        "the connections of those who wait for a latch are cut while its last part is counted",
+        "all who wait continue; none of them waits for another message",
+    ),
 ];
 
 /// The numbers of the rows whose features do not exist yet.

@@ -1,9 +1,17 @@
-//! Rows 59 to 61 of `docs/faults.md`: readers and permits, whose processes or connections fail.
+//! Rows 59 to 64 of `docs/faults.md`: readers, permits, leaders and latches, whose processes or connections fail.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
-use lock_runtime::Mode;
+use futures_util::future::join_all;
+use lock_runtime::{Latched, LockClient, Mode, Term};
 use support::{proxy::FaultProxy, server::RedisServer, slowness};
+use tokio::sync::mpsc;
 
 use crate::fixture::{SECOND, client, entering, left, row, until, until_waiting, worker_at};
 
@@ -117,6 +125,132 @@ async fn row_61_readers_cut_off() {
         }
         writing.await.unwrap().1.release().await;
         assert_eq!(left(&server).await, Vec::<String>::new());
+    })
+    .await;
+}
+
+/// Row 62 of `docs/faults.md`: the number of permits changes while many callers take permits. Once no more than the new number
+/// are taken, no caller enters beside as many; the number inside is counted by the bodies themselves.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_62_limit_changes() {
+    row(62, async |_| {
+        let server = RedisServer::start().await;
+        let clients = [client(&server.url()).await, client(&server.url()).await];
+        let permits = |client: &LockClient| {
+            client
+                .semaphore("k", 5)
+                .wait(60 * SECOND)
+                .lease(60 * SECOND)
+        };
+        let (inside, most) = (Arc::new(AtomicI64::new(0)), Arc::new(AtomicI64::new(0)));
+        let callers: Vec<_> = (0..24)
+            .map(|number: usize| {
+                let permits = permits(&clients[number % 2]);
+                let (inside, most) = (inside.clone(), most.clone());
+                tokio::spawn(async move {
+                    loop {
+                        let guard = permits.acquire().await.unwrap();
+                        let now = inside.fetch_add(1, Ordering::SeqCst) + 1;
+                        most.fetch_max(now, Ordering::SeqCst);
+                        tokio::task::yield_now().await;
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                        guard.release().await;
+                    }
+                })
+            })
+            .collect();
+        let operator = permits(&clients[0]);
+        for limit in [2, 7, 1, 0, 5, 3, 9, 2] {
+            operator.set_limit(limit).await.unwrap();
+            let limit = i64::from(limit);
+            until(async || inside.load(Ordering::SeqCst) <= limit).await;
+            most.store(0, Ordering::SeqCst);
+            if limit > 0 {
+                // As many as fit enter, and no more of them.
+                until(async || most.load(Ordering::SeqCst) == limit).await;
+            }
+            let before = clients[1].stats().acquired;
+            until(async || limit == 0 || clients[1].stats().acquired > before + 200).await;
+            assert!(most.load(Ordering::SeqCst) <= limit, "{limit} permits");
+        }
+        callers.iter().for_each(|caller| caller.abort());
+        join_all(callers).await;
+        operator.clear_limit().await.unwrap();
+        until(async || operator.status().await.unwrap().holder.is_none()).await;
+        assert_eq!(left(&server).await, Vec::<String>::new());
+    })
+    .await;
+}
+
+/// Row 63 of `docs/faults.md`: the leader is cut off. Its body ends with its lease, before the next candidate leads.
+#[tokio::test]
+async fn row_63_leader_cut_off() {
+    row(63, async |_| {
+        let server = RedisServer::start().await;
+        let proxy = FaultProxy::start(server.port()).await;
+        let (began, mut terms) = mpsc::unbounded_channel();
+        let lead = |client: LockClient| {
+            let leader = client.leader("jobs").lease(SECOND.mul_f64(slowness()));
+            let began = began.clone();
+            let running = tokio::spawn({
+                let leader = leader.clone();
+                async move {
+                    leader
+                        .run(async |term: Term| {
+                            let _ = began.send(term.clone());
+                            std::future::pending::<()>().await;
+                        })
+                        .await
+                }
+            });
+            (leader, running)
+        };
+        let (first, running) = lead(client(&proxy.url()).await);
+        let term = terms.recv().await.unwrap();
+        let (second, other) = lead(client(&server.url()).await);
+        until(async || second.holder().await.unwrap().is_some()).await;
+        assert!(first.is_leader() && !second.is_leader());
+        proxy.refuse(true);
+        proxy.cut();
+        let next = terms.recv().await.unwrap();
+        assert!(
+            term.loss().is_some(),
+            "the next term begins after the end of this one"
+        );
+        assert!(!first.is_leader() && second.is_leader());
+        assert!(next.token() > term.token() && next.vacant_for().is_some());
+        running.abort();
+        other.abort();
+    })
+    .await;
+}
+
+/// Row 64 of `docs/faults.md`: the connections of those who wait for a latch are cut while its last part is counted.
+#[tokio::test]
+async fn row_64_latch_cut_off() {
+    row(64, async |_| {
+        let server = RedisServer::start().await;
+        let proxy = FaultProxy::start(server.port()).await;
+        let (behind, other) = (client(&proxy.url()).await, client(&server.url()).await);
+        let latch = |client: &LockClient| client.latch("k", 2, 60 * SECOND);
+        let first = latch(&other).count_down("a").await.unwrap();
+        let waiting: Vec<_> = (0..3)
+            .map(|_| {
+                let latch = latch(&behind);
+                tokio::spawn(async move { latch.wait(60 * SECOND).await })
+            })
+            .collect();
+        let queue = other.lock("latch:k");
+        until(async || queue.status().await.unwrap().waiters == 3).await;
+        proxy.hold_replies(true);
+        let last = latch(&other).count_down("b").await.unwrap();
+        assert!(last.is_reached() && last.round == first.round);
+        proxy.cut();
+        proxy.hold_replies(false);
+        for waiting in waiting {
+            assert_eq!(waiting.await.unwrap(), Ok(Latched::Reached));
+        }
+        until(async || queue.status().await.unwrap().holder.is_none()).await;
     })
     .await;
 }
