@@ -295,6 +295,30 @@ mod tests {
 
     const RENEWED: Renewal = Renewal::WhileHeld { max_hold: None };
 
+    /// A backend that maintains leases itself keeps this lease until the last demand for its renewal has ended, and then for
+    /// one lease more.
+    #[test]
+    fn a_maintained_lease_ends_after_its_last_demand() {
+        let grant = Grant {
+            token: FencingToken::new(1),
+            valid_until: None,
+            validity: 30 * SECOND,
+            queued: false,
+            handoff: None,
+        };
+        let mut lease = Lease::granted(terms(30, RENEWED), &grant, at(100));
+        assert_eq!(
+            (lease.latest_end(), lease.backend_deadline()),
+            (at(130), None)
+        );
+        lease.set_limit(Some(at(500)));
+        assert_eq!(lease.limit(), Some(at(500)));
+        lease.remove_all(at(110));
+        assert_eq!(lease.backend_deadline(), Some(at(140)));
+        let fixed = Lease::granted(terms(30, Renewal::Fixed), &grant, at(100));
+        assert_eq!(fixed.backend_deadline(), Some(at(130)));
+    }
+
     #[test]
     fn an_answer_read_in_time_moves_the_deadline_on_and_never_back() {
         let mut lease = fixed(30);

@@ -769,3 +769,99 @@ fn readers_whose_grant_is_lost_have_no_turn() {
     assert!(matches!(fixture.pass(7, at(1)), Passed::Stale));
     assert!(matches!(fixture.pass(8, at(2)), Passed::Ended(7)));
 }
+
+#[test]
+fn a_lock_stays_taken_until_the_last_reader_and_the_latest_minimum() {
+    let fixture = Fixture::new();
+    let (a, b) = (fixture.member(1), fixture.member(2));
+    fixture.push_readers(7, &[&a, &b], at(0));
+    let retain = |token, until: Option<Moment>| {
+        fixture.with(|core, name| core.retain(name, FencingToken::new(token), until))
+    };
+    assert_eq!(retain(7, Some(at(50))), Some(at(50)));
+    assert_eq!(retain(8, Some(at(40))), Some(at(50)));
+    // Writers leave in order, so only the last one counts.
+    let fixture = Fixture::new();
+    let a = fixture.member(1);
+    fixture.push(7, &[&a], at(0));
+    let retain = |until| fixture.with(|core, name| core.retain(name, FencingToken::new(7), until));
+    assert_eq!((retain(Some(at(50))), retain(None)), (Some(at(50)), None));
+}
+
+#[test]
+fn the_members_that_wait_and_the_latest_end_are_known() {
+    let fixture = Fixture::new();
+    let members = [1, 2, 3, 4].map(|number| fixture.member(number));
+    fixture.push(7, &members.each_ref(), at(0));
+    fixture.settle(&members[0]);
+    fixture.settle(&members[2]);
+    let seen = |first| fixture.with(|core, name| core.seen(name, first));
+    assert_eq!(
+        seen(7).map(|(turn, waiting)| (turn.token, waiting)),
+        Some((7, 2))
+    );
+    assert!(seen(8).is_none(), "a turn is no grant");
+    fixture.with(|core, name| core.note_request(name, FencingToken::new(7), at(9000)));
+    let latest = |token| fixture.with(|core, name| core.latest_end(name, FencingToken::new(token)));
+    assert_eq!((latest(7), latest(6)), (Some(at(9000)), None));
+}
+
+#[test]
+fn a_grant_is_over_at_its_deadline() {
+    let fixture = Fixture::new();
+    let a = fixture.member(1);
+    fixture.push(7, &[&a], at(0));
+    assert!(fixture.confirm(7, at(5000), at(1)));
+    assert!(fixture.is_inside(7, at(4999)) && !fixture.is_inside(7, at(5000)));
+}
+
+/// An ended session needs its heartbeat while callers wait, and while a grant has to be given back or forgotten.
+#[test]
+fn an_ended_session_needs_its_heartbeat_for_what_is_left() {
+    let fixture = Fixture::new();
+    let other = fixture.with(|core, _| core.lines.open_link(&"other".into()));
+    let needed = || fixture.with(|core, _| core.need_heartbeat(fixture.link));
+    assert!(!needed());
+    let (a, b) = (fixture.member(1), fixture.member(2));
+    assert!(needed(), "callers wait");
+    fixture.push(7, &[&a, &b], at(0));
+    fixture.settle(&a);
+    fixture.settle(&b);
+    assert!(!needed(), "a member holds the lock");
+    assert!(matches!(fixture.pass(7, at(1)), Passed::Ended(7)));
+    assert!(needed(), "a request to release the grant is under way");
+    assert!(fixture.with(|core, _| !core.need_heartbeat(other)));
+    fixture.forget(7);
+    assert!(!needed());
+}
+
+/// A member whose grant has ended while another one waits has left its grant to the next member, or to the heartbeat.
+#[test]
+fn a_suspended_cohort_needs_the_heartbeat_once_its_member_has_left() {
+    let fixture = Fixture::new();
+    let (a, b) = (fixture.member(1), fixture.member(2));
+    fixture.push(7, &[&a, &b], at(0));
+    fixture.settle(&a);
+    assert_eq!(fixture.heartbeat_chores(at(1100)).requeue.len(), 1);
+    fixture.settle(&b);
+    let needed = || fixture.with(|core, _| core.need_heartbeat(fixture.link));
+    assert!(!needed(), "the member holds the lock");
+    assert!(matches!(fixture.pass(7, at(1200)), Passed::Stale));
+    assert!(needed());
+}
+
+/// A grant that was released is remembered while callers of its session wait for the lock.
+#[test]
+fn a_released_grant_is_forgotten_when_nobody_waits() {
+    let fixture = Fixture::new();
+    let (a, b) = (fixture.member(1), fixture.member(2));
+    fixture.push(7, &[&a], at(0));
+    fixture.settle(&a);
+    fixture.pass(7, at(1));
+    fixture.forget(7);
+    fixture.heartbeat_chores(at(2));
+    assert_eq!(fixture.known(7), Known::Over);
+    fixture.settle(&b);
+    fixture.heartbeat_chores(at(3));
+    assert_eq!(fixture.known(7), Known::Itself);
+}

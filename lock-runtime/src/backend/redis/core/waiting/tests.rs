@@ -294,3 +294,45 @@ fn a_forgotten_session_has_no_callers() {
     assert!(!fixture.lines.waits(link, &name, owner(1)));
     assert!(fixture.lines.links.is_empty());
 }
+
+#[test]
+fn the_locks_of_a_session_are_counted() {
+    let mut fixture = Fixture::new();
+    assert_eq!(fixture.lines.locks(fixture.link), 0);
+    assert!(fixture.lines.is_empty(fixture.link));
+    fixture.join(1, Stored::default());
+    fixture.name = LockName::stored("{lock:other}");
+    fixture.join(2, Stored::default());
+    assert_eq!(fixture.lines.locks(fixture.link), 2);
+    assert!(!fixture.lines.is_empty(fixture.link));
+}
+
+/// While callers are queued, a batch that is not full waits for more of them.
+#[test]
+fn a_batch_waits_until_it_is_full() {
+    let mut fixture = Fixture::new();
+    fixture.join(1, Stored::default());
+    fixture.queued(1, 5);
+    fixture.join(2, Stored::default());
+    let (link, name) = (fixture.link, fixture.name.clone());
+    fixture.lines.await_batch(link, &name, "waits");
+    fixture.join(3, Stored::default());
+    assert!(fixture.batches().is_empty());
+    fixture.leave(1);
+    assert_eq!(fixture.batches(), ["waits"]);
+    fixture.lines.await_batch(link, &name, "nobody is queued");
+    assert_eq!(fixture.batches(), ["nobody is queued"]);
+}
+
+#[test]
+fn a_probe_covers_no_more_locks_than_asked_for() {
+    let mut fixture = Fixture::new();
+    for key in ["{lock:a}", "{lock:b}", "{lock:c}"] {
+        fixture.name = LockName::stored(key);
+        fixture.join(1, Stored::default());
+        fixture.queued(1, 5);
+        fixture.lines.probe_at(fixture.link, &fixture.name, at(0));
+    }
+    let mut due = |most| fixture.lines.due(fixture.link, at(1), at(100), most).len();
+    assert_eq!((due(2), due(2), due(2)), (2, 1, 0));
+}
