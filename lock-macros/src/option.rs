@@ -46,6 +46,13 @@ pub(crate) fn option(input: ParseStream<'_>, mistakes: &mut Mistakes) -> Option<
     } else {
         input.span()
     };
+    if name.to_string().starts_with("key") && input.peek(Ident) && input.peek2(LitStr) {
+        mistakes.add_at(
+            value,
+            "only a list gives single keys a mode, as in `keys = [\"account:<from>\", read \"rates\"]`: for one key, write `mode = read`",
+        );
+        return None;
+    }
     let parsed = match name == "keys" && input.peek(token::Bracket) {
         true => list(input),
         false => input.parse(),

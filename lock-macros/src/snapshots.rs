@@ -319,7 +319,7 @@ fn keys_of_a_list() {
     let failed = failed(quote!(Result<(), E>));
     let fake = fake(quote!(Result<(), E>));
     expands(
-        quote!(keys = ["cart:<cart>", "item:<ids..>"]),
+        quote!(keys = ["cart:<cart>", "item:<ids..>", read "rates"]),
         quote!(
             async fn ship(cart: u64, ids: &[u64]) -> Result<(), E> {
                 body
@@ -335,8 +335,9 @@ fn keys_of_a_list() {
                             (&&&&::lock_runtime::__private::v1::Items(&ids)).__key_items()
                         },
                         |__item| ::lock_runtime::__private::v1::key().text("item:").part("ids..", &__item).build()
-                    );
-                let __call = ::lock_runtime::__private::v1::Call::several(&::lock_runtime::__private::v1::Site { label: "cart:<cart>, item:<ids..>", function: ::core::concat!(::core::module_path!(), "::ship") }, __key);
+                    )
+                    .reading(::lock_runtime::__private::v1::Keys::new().one(::lock_runtime::__private::v1::key().text("rates").build()));
+                let __call = ::lock_runtime::__private::v1::Call::several(&::lock_runtime::__private::v1::Site { label: "cart:<cart>, item:<ids..>, rates", function: ::core::concat!(::core::module_path!(), "::ship") }, __key);
                 __call.run(async move {
                     let cart = cart; let _ = cart;
                     let ids = ids; let _ = ids;
