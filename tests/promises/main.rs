@@ -3,6 +3,7 @@
 //! makes only the tests of that promise fail.
 
 mod chance;
+mod modes;
 mod p01_exclusion;
 mod p01_polled_late;
 mod p02_order;
