@@ -365,7 +365,7 @@ impl Registry {
     }
 
     fn latch(&self, name: &LockName, step: LatchStep, origin: Origin) -> Option<Round> {
-        let now = CLOCK.now();
+        let (now, mut kept_until) = (CLOCK.now(), None);
         let round = self.with(name, |slot, common| {
             common.latches.retain(|_, latch| now < latch.forget);
             let present = common.latches.get(name);
@@ -397,6 +397,9 @@ impl Registry {
             }
             let is_open = now < latch.until && !latch.is_reached();
             let (round, until) = (latch.round(now), latch.until);
+            if terms.is_none() {
+                return Some(round);
+            }
             let ends = !is_open || replaces;
             if ends && slot.held.iter().any(|held| held.stage == Stage::Retained) {
                 slot.held.clear();
@@ -405,11 +408,12 @@ impl Registry {
             if is_open && slot.held.is_empty() {
                 let who = (OwnerId::from_u128(0), Mode::Write);
                 slot.grant(who, origin, Some(until), Stage::Retained, common);
+                kept_until = Some(until);
             }
             Some(round)
         });
-        if let Some(round) = round.filter(|round| !round.remaining.is_zero()) {
-            self.retain_until(name, now + round.remaining);
+        if let Some(until) = kept_until {
+            self.retain_until(name, until);
         }
         round
     }
