@@ -26,7 +26,7 @@ use crate::{
             cohorts::{Dissolved, Known, Passed},
             waiting::ToSend,
         },
-        protocol::grant::GrantSnapshot,
+        protocol::grant::{GrantSnapshot, LeaseWord},
     },
     limits,
     server::{
@@ -90,6 +90,8 @@ pub(crate) struct Hold {
     pub(crate) until: Moment,
     /// Whether the grant lasts for a claim only, because no renewal has confirmed it.
     is_claim: bool,
+    /// Whether a writer reads from now on.
+    pub(crate) is_downgraded: bool,
     /// The lock is given back at this moment unless the body has begun.
     offered_until: Option<Moment>,
 }
@@ -178,6 +180,7 @@ enum Then {
     Nothing,
     Release(Token),
     Extend(Id),
+    Downgrade(Token),
 }
 
 /// The task that sent a request and awaits the reply.
@@ -192,6 +195,8 @@ pub(crate) enum Task {
     /// The caller, its token, the first token of its cohort if it has a turn, and the lease.
     Renew(Id, Token, Option<Token>, Tick),
     Dissolve(Dissolve),
+    /// The token by which the server identifies the grant.
+    Downgrade(Token),
     Probe(Token),
 }
 
@@ -596,7 +601,8 @@ impl Client {
     fn take_up(&mut self, found: &Found, asked: Option<Tick>) {
         let owners = found.owners.iter();
         let owners: Vec<_> = owners.map(|owner| id_of(*owner).to_string()).collect();
-        let (first, lease) = (found.first.to_string(), (LEASE * 1000).to_string());
+        let lease = LeaseWord(secs(LEASE), found.mode).to_string();
+        let first = found.first.to_string();
         let owners = owners.join(" ");
         let grant = match asked {
             Some(asked) => {
@@ -619,24 +625,29 @@ impl Client {
             self.give_back(token.get());
         }
         if let Some(token) = chores.dissolve {
-            self.dissolve(token.get(), 0, Then::Nothing);
+            self.dissolve(token.get(), Some(0), Then::Nothing);
         }
     }
 
     /// Ends the turn with this token: see `release` and `give_back`.
     fn give_back(&mut self, token: Token) {
         match self.core.dissolves(&NAME, fence(token), false) {
-            true => self.dissolve(token, 0, Then::Release(token)),
+            true => self.dissolve(token, Some(0), Then::Release(token)),
             false => self.release_turn(token),
         }
     }
 
     fn release_turn(&mut self, token: Token) {
         let (now, is_silent) = (self.moment(), self.is_silent());
-        let first = match self.core.pass(&NAME, token, now, &|_| is_silent) {
-            Passed::Unknown => None,
-            Passed::Ended(first) => Some(first),
-            passed => {
+        let known = self.known(token);
+        let passed = self.core.pass(&NAME, token, now, &|_| is_silent);
+        let first = match (passed, known) {
+            (Passed::Unknown, _) => None,
+            (Passed::Ended(first), _) => Some(first),
+            (Passed::On, Known::Turn(first)) if self.plants(Planted::FirstReaderReleases) => {
+                Some(first)
+            }
+            (passed, _) => {
                 if let Passed::Late(_) = passed {
                     self.requeue();
                 }
@@ -657,8 +668,9 @@ impl Client {
         self.core.known(&NAME, fence(token))
     }
 
-    fn dissolve(&mut self, token: Token, lease: Tick, then: Then) {
-        let (first, more) = (fence(token), Some(secs(lease)));
+    /// Without a lease, the member wants more than any lease.
+    fn dissolve(&mut self, token: Token, lease: Option<Tick>, then: Then) {
+        let (first, more) = (fence(token), lease.map(secs));
         let dissolved = match self.plants(Planted::PassesOnWhileDissolving) {
             true => self.core.clone().dissolve(&NAME, first, more),
             false => self.core.dissolve(&NAME, first, more),
@@ -667,7 +679,7 @@ impl Client {
             Some(of_core) => self.queue_others(Dissolve {
                 token,
                 of_core,
-                lease,
+                lease: lease.unwrap_or_default(),
                 then,
             }),
             None => self.dissolved(then, None),
@@ -719,6 +731,7 @@ impl Client {
         match (then, result) {
             (Then::Nothing, _) => {}
             (Then::Release(token), _) => self.release_turn(token),
+            (Then::Downgrade(token), _) => self.ask_to_read(token),
             (Then::Extend(id), Some(until)) => self.renewed(id, until),
             (Then::Extend(id), None) => self.renew(id, LONGER),
         }
@@ -728,8 +741,30 @@ impl Client {
 
     pub(crate) fn extend(&mut self, id: Id) {
         if let Some(hold) = self.call(id).hold {
-            self.dissolve(hold.token, LONGER, Then::Extend(id));
+            self.dissolve(hold.token, Some(LONGER), Then::Extend(id));
         }
+    }
+
+    /// Lets readers be inside beside a writer: see `downgrade`.
+    pub(crate) fn downgrade(&mut self, id: Id) {
+        if let Some(hold) = &mut self.call(id).hold {
+            hold.is_downgraded = true;
+            let token = hold.token;
+            match self.plants(Planted::DowngradeKeepsCohort) {
+                true => self.ask_to_read(token),
+                false => self.dissolve(token, None, Then::Downgrade(token)),
+            }
+        }
+    }
+
+    fn ask_to_read(&mut self, token: Token) {
+        self.core.downgrade(&NAME, fence(token));
+        let first = match self.known(token) {
+            Known::Over => return,
+            Known::Turn(first) => first,
+            Known::Itself => token,
+        };
+        self.send_or_wait(Request::Downgrade(first), Task::Downgrade(first));
     }
 
     fn renew(&mut self, id: Id, lease: Tick) {
@@ -794,6 +829,7 @@ impl Client {
             token: grant.token.get(),
             until: grant.valid_until.unwrap_or(now),
             is_claim: grant.validity + Duration::from_millis(1) < secs(LEASE),
+            is_downgraded: false,
             offered_until: Some(now + claim_after(self.call(id).missed)),
         });
         if self.is_silent() {
@@ -930,7 +966,9 @@ impl Client {
             Task::Dissolve(dissolve) if self.plants(Planted::DissolveIsNotRepeated) => {
                 self.dissolved(dissolve.then, Some(None));
             }
-            Task::Release(..) | Task::Renew(..) | Task::Dissolve(_) => self.pending.push(task),
+            Task::Release(..) | Task::Renew(..) | Task::Dissolve(_) | Task::Downgrade(_) => {
+                self.pending.push(task);
+            }
             Task::Own(_) | Task::Leave(_) | Task::Probe(_) => {}
         }
     }
@@ -966,6 +1004,7 @@ impl Client {
                     }
                 }
                 Task::Dissolve(dissolve) => self.queue_others(dissolve),
+                Task::Downgrade(first) => self.send(Request::Downgrade(first), task),
                 task => panic!("{task:?} does not wait for a link"),
             }
         }
@@ -987,6 +1026,7 @@ impl Client {
                 self.left(owner, &reply, asked);
             }
             (Task::Own(_) | Task::Leave(_), _) => {} // the acquisition no longer awaits this reply
+            (Task::Downgrade(_), _) => {}
             (Task::Batch(batch), Reply::Placed(held, places)) => {
                 let owners = batch.iter().map(|(owner, _)| *owner);
                 self.placed(owners.zip(places));

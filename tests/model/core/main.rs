@@ -9,6 +9,9 @@
 //! to be late. A break loses all replies and pushes under way. The server may still read what was written to the old link,
 //! until the new link kills the old one.
 //!
+//! Callers write, read, or take permits. A writer can let readers in beside it. A rule about the order or the tokens of two
+//! bodies holds only if their modes exclude each other.
+//!
 //! Each planted error is an error of the code around the core. The checker has to find it, because a model that misses it
 //! proves nothing about the rule that the error breaks. `DissolveQueuesLeavers` is no invention: the model has
 //! found it in `queue_others`. While its request is under way, the `wait` of another member ends, and this member leaves the queue. A second
@@ -42,6 +45,7 @@ mod world;
 
 use std::time::Instant;
 
+use lock_core::options::Mode::{self, Read, Write};
 use stateright::{Checker, HasDiscoveries, Model};
 
 use crate::{
@@ -61,13 +65,31 @@ pub(crate) enum Planted {
     DissolveIsNotRepeated,
     NameEndsWithTheLink,
     DissolveQueuesLeavers,
+    FirstReaderReleases,
+    ReadersOvertake,
+    DowngradeKeepsCohort,
 }
+
+/// The lock is a semaphore of two permits.
+const ONE: Mode = Mode::Permits { take: 1, of: 2 };
+const BOTH: Mode = Mode::Permits { take: 2, of: 2 };
 
 /// Returns a scenario in which no step goes wrong.
 fn callers(clients: &[ClientId]) -> Scenario {
-    let clients = clients.to_vec();
+    Scenario {
+        clients: clients.to_vec(),
+        modes: vec![Mode::Write; clients.len()],
+        ..Scenario::default()
+    }
+}
+
+/// The first caller holds the lock, and the others are queued behind it, or are inside beside it.
+fn held(callers: &[(ClientId, Mode)]) -> Scenario {
+    let (clients, modes) = callers.iter().copied().unzip();
     Scenario {
         clients,
+        modes,
+        prefix: (0..callers.len()).map(Action::Begin).collect(),
         ..Scenario::default()
     }
 }
@@ -89,6 +111,21 @@ fn shared(last: ClientId) -> Scenario {
         prefix,
         ..callers(&[0, 0, 1, last])
     }
+}
+
+/// Two readers of a client are queued behind a writer of the other client.
+fn entering() -> Scenario {
+    held(&[(1, Write), (0, Read), (0, Read)])
+}
+
+/// Two readers share a grant. Writers of both clients have queued behind them.
+fn reading() -> Scenario {
+    shared(1).with(&[Read, Read, Write, Write])
+}
+
+/// Two writers of a client, and a reader of the other client, are queued behind a writer.
+fn neighbours() -> Scenario {
+    held(&[(1, Write), (0, Write), (0, Write), (1, Read)])
 }
 
 /// The second member of a shared grant holds the lock. In the next tick, the `wait` of the last member ends.
@@ -117,6 +154,16 @@ impl Scenario {
 
     fn extending(mut self) -> Self {
         self.budget.extends += 1;
+        self
+    }
+
+    fn downgrading(mut self) -> Self {
+        self.budget.downgrades += 1;
+        self
+    }
+
+    fn with(mut self, modes: &[Mode]) -> Self {
+        self.modes = modes.to_vec();
         self
     }
 
@@ -188,6 +235,17 @@ holds! {
     a_member_changes_its_lease_and_a_link_breaks: shared(0).extending().breaking();
     a_member_changes_its_lease_and_a_wait_ends: ending().extending().breaking();
     a_member_changes_its_lease_and_a_caller_leaves: shared(1).extending().dropping();
+    readers_share_and_a_writer_is_alone: callers(&[0, 0, 1]).with(&[Read, Write, Read]).dropping();
+    readers_enter_and_a_reader_is_polled_late_or_never: entering().slow(&[1]).dropping().breaking();
+    readers_of_two_clients_enter: held(&[(1, Write), (0, Read), (1, Read)]).dropping().breaking();
+    readers_of_one_grant_leave: reading().dropping().breaking();
+    a_reader_waits_behind_a_writer: held(&[(0, Read), (1, Write), (0, Read)]).dropping().breaking();
+    a_tick_of_readers_is_late: held(&[(0, Read), (1, Read), (0, Write)]).late();
+    permits_are_taken_one_by_one: held(&[(1, ONE), (0, ONE), (0, ONE)]).dropping().breaking();
+    permits_are_taken_together: held(&[(1, ONE), (0, BOTH), (0, ONE)]).dropping().breaking();
+    a_tick_of_permits_is_late: held(&[(1, BOTH), (0, ONE), (0, ONE)]).late();
+    a_writer_lets_readers_in: held(&[(0, Write), (0, Read), (1, Read)]).downgrading().breaking();
+    a_writer_with_neighbours_lets_readers_in: neighbours().downgrading().dropping();
 }
 
 breaks! {
@@ -200,4 +258,8 @@ breaks! {
     a_dissolve_outlives_a_lost_answer: DissolveIsNotRepeated, shared(1).extending().breaking(), ORDER;
     a_name_outlives_the_link_that_carried_it: NameEndsWithTheLink, queued().dropping().breaking(), TOLD;
     a_dissolve_queues_no_caller_that_leaves: DissolveQueuesLeavers, ending().extending().breaking(), TOLD;
+    a_reader_leaves_the_grant_to_the_others: FirstReaderReleases, reading(), EXCLUSION;
+    a_reader_does_not_overtake_a_writer: ReadersOvertake, callers(&[0, 0, 1]).with(&[Read, Write, Read]), ORDER;
+    a_grant_of_readers_that_have_left_is_given_back: NobodyGivesBack, entering().dropping().dropping(), TOLD;
+    a_writer_that_lets_readers_in_has_no_neighbours: DowngradeKeepsCohort, neighbours().downgrading(), EXCLUSION;
 }

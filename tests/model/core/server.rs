@@ -1,6 +1,10 @@
 //! The server: what it stores for one lock, and one function for each script, named after the script in
 //! `protocol/native`. A tick is 1 s. A place is a time of the server's clock in its finer unit.
 
+use lock_core::options::Mode;
+
+use crate::Planted;
+
 pub(crate) type Tick = u64;
 pub(crate) type Token = u64;
 pub(crate) type Place = u64;
@@ -41,6 +45,8 @@ pub(crate) enum Request {
     Renew(Token, Tick),
     /// Cuts the owners behind one owner off its grant, extends the lease, and queues the others again.
     Dissolve(Token, Owner, Tick, Vec<(Owner, Place)>),
+    /// Lets readers enter beside the writer with this grant, which reads from now on.
+    Downgrade(Token),
     Probe(Owner),
 }
 
@@ -55,6 +61,7 @@ pub(crate) enum Reply {
     /// The owner is neither in the queue nor in a grant any longer. It had this place.
     Out(Option<Place>),
     Released,
+    Downgraded,
     /// The time left; `None` if the lock is not held with this token.
     Left(Option<Tick>),
     /// The grant if it belongs to this client, and whether the server has lost the owner.
@@ -66,6 +73,7 @@ pub(crate) enum Reply {
 pub(crate) struct Found {
     pub(crate) first: Token,
     pub(crate) owners: Vec<Owner>,
+    pub(crate) mode: Mode,
     pub(crate) left: Tick,
 }
 
@@ -73,12 +81,43 @@ pub(crate) struct Found {
 pub(crate) struct Grant {
     pub(crate) first: Token,
     pub(crate) owners: Vec<Owner>,
+    pub(crate) mode: Mode,
     pub(crate) expires: Tick,
+}
+
+impl Grant {
+    pub(crate) fn is_valid(&self, now: Tick) -> bool {
+        self.expires > now
+    }
+
+    fn found(&self, now: Tick) -> Found {
+        Found {
+            first: self.first,
+            owners: self.owners.clone(),
+            mode: self.mode,
+            left: self.expires - now,
+        }
+    }
+}
+
+/// Returns whether a caller with this mode can be inside beside callers with the other modes.
+pub(crate) fn fits(mode: Mode, mut others: impl Iterator<Item = Mode>) -> bool {
+    let taken = |mode| match mode {
+        Mode::Permits { take, .. } => take,
+        _ => 0,
+    };
+    match mode {
+        Mode::Permits { take, of } => take + others.map(taken).sum::<u32>() <= of,
+        Mode::Read => others.all(|other| other == Mode::Read),
+        _ => others.next().is_none(),
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Server {
-    pub(crate) grant: Option<Grant>,
+    /// The grants, the oldest first: one to writers, or several to readers or to callers that take permits. If the lease of
+    /// one of several has ended, it stays until a script removes it.
+    pub(crate) grants: Vec<Grant>,
     /// The waiters in the order of their places.
     pub(crate) queue: Vec<(Place, Owner)>,
     fence: Token,
@@ -89,8 +128,10 @@ pub(crate) struct Server {
 /// One run of a script.
 #[derive(Debug)]
 pub(crate) struct Run<'a> {
-    /// The client of each caller.
+    /// The client and the mode of each caller.
     pub(crate) clients: &'a [ClientId],
+    pub(crate) modes: &'a [Mode],
+    pub(crate) planted: Option<Planted>,
     pub(crate) now: Tick,
     /// The client that sent the script.
     pub(crate) from: ClientId,
@@ -107,10 +148,22 @@ impl Server {
         (now * TICK).max(self.placed)
     }
 
-    /// Removes a grant whose lease has ended, and returns its owners.
+    /// Removes the grants if the leases of all have ended. Returns the owners of each grant whose lease has ended.
     pub(crate) fn expire(&mut self, now: Tick) -> Vec<Owner> {
-        let ended = self.grant.take_if(|grant| grant.expires <= now);
-        ended.map_or_else(Vec::new, |grant| grant.owners)
+        let ended = self.grants.iter().filter(|grant| !grant.is_valid(now));
+        let owners = ended.flat_map(|grant| grant.owners.clone()).collect();
+        if self.grants.iter().all(|grant| !grant.is_valid(now)) {
+            self.grants.clear();
+        }
+        owners
+    }
+
+    /// Returns whether the lock is free, or the first waiter can enter.
+    pub(crate) fn is_open(&self, modes: &[Mode], now: Tick) -> bool {
+        let valid = self.grants.iter().filter(|grant| grant.is_valid(now));
+        let valid: Vec<_> = valid.map(|grant| grant.mode).collect();
+        let head = self.queue.first().map(|(_, head)| modes[head.id]);
+        valid.is_empty() || head.is_some_and(|mode| fits(mode, valid.into_iter()))
     }
 
     pub(crate) fn execute(&mut self, run: &mut Run<'_>, request: &Request) -> Reply {
@@ -121,14 +174,16 @@ impl Server {
             Request::Leave(owner) => self.leave(run, *owner, false),
             Request::Abandon(owner) => self.leave(run, *owner, true),
             Request::Release(first) => {
-                if self.with(*first).is_some() {
-                    self.grant_next(run);
-                }
+                self.release(run, *first);
                 Reply::Released
             }
             Request::Renew(first, lease) => Reply::Left(self.renew(run, *first, *lease)),
             Request::Dissolve(first, keep, lease, others) => {
                 Reply::Left(self.dissolve(run, *first, *keep, *lease, others))
+            }
+            Request::Downgrade(first) => {
+                self.downgrade(run, *first);
+                Reply::Downgraded
             }
             Request::Probe(owner) => self.probe(run, *owner),
         }
@@ -138,26 +193,35 @@ impl Server {
         self.queue.iter().any(|(_, queued)| *queued == owner)
     }
 
+    /// Returns whether the owner has a grant.
+    pub(crate) fn has_let_in(&self, owner: Owner, now: Tick) -> bool {
+        self.held_by(owner, now).is_some()
+    }
+
     fn with(&mut self, first: Token) -> Option<&mut Grant> {
-        self.grant.as_mut().filter(|held| held.first == first)
+        self.grants.iter_mut().find(|held| held.first == first)
     }
 
-    fn held_by(&self, owner: Owner) -> Option<&Grant> {
-        let held = self.grant.as_ref();
-        held.filter(|held| held.owners.contains(&owner))
+    fn held_by(&self, owner: Owner, now: Tick) -> Option<Found> {
+        let mut valid = self.grants.iter().filter(|held| held.is_valid(now));
+        let held = valid.find(|held| held.owners.contains(&owner))?;
+        Some(held.found(now))
     }
 
-    fn found(&self, run: &Run<'_>) -> Option<Found> {
-        self.grant.as_ref().map(|held| Found {
-            first: held.first,
-            owners: held.owners.clone(),
-            left: held.expires - run.now,
-        })
+    fn is_shared(&self) -> bool {
+        self.grants.iter().any(|held| held.mode.is_shared())
     }
 
+    /// Returns the grant of a writer of this client.
     fn own(&self, run: &Run<'_>) -> Option<Found> {
-        let found = self.found(run);
-        found.filter(|found| run.clients[found.owners[0].id] == run.from)
+        let held = self.grants.first().filter(|_| !self.is_shared());
+        let held = held.filter(|held| run.clients[held.owners[0].id] == run.from);
+        held.map(|held| held.found(run.now))
+    }
+
+    fn fits(&self, run: &Run<'_>, owner: Owner) -> bool {
+        let modes = self.grants.iter().map(|held| held.mode);
+        fits(run.modes[owner.id], modes)
     }
 
     fn is_alive(&self, place: Place) -> bool {
@@ -175,40 +239,81 @@ impl Server {
     }
 
     fn give(&mut self, run: &Run<'_>, owners: Vec<Owner>, left: Tick) -> Token {
-        let first = self.fence + 1;
-        self.fence += owners.len() as Token;
-        self.grant = Some(Grant {
+        let (first, mode) = (self.fence + 1, run.modes[owners[0].id]);
+        self.fence += match mode {
+            Mode::Permits { take, .. } => Token::from(take),
+            _ => owners.len() as Token,
+        };
+        self.grants.push(Grant {
             first,
             owners,
+            mode,
             expires: run.now + left,
         });
         first
     }
 
-    /// Grants the lock to the first waiter that is alive and listening, and to its neighbours of the same client.
+    /// Removes the first waiter from the queue. If it is alive and listening, grants the lock to it, and to its neighbours of
+    /// the same client and mode.
+    fn offer(&mut self, run: &mut Run<'_>) -> bool {
+        let (place, head) = self.queue.remove(0);
+        let (client, mode) = (run.clients[head.id], run.modes[head.id]);
+        if !self.is_alive(place) || !run.heard[client] {
+            run.skipped.push(head);
+            return false;
+        }
+        let mut owners = vec![head];
+        while let Some((place, next)) = self.queue.first().copied()
+            && (run.clients[next.id], run.modes[next.id]) == (client, mode)
+            && matches!(mode, Mode::Write | Mode::Read)
+        {
+            self.queue.remove(0);
+            match self.is_alive(place) {
+                true => owners.push(next),
+                false => run.skipped.push(next),
+            }
+        }
+        self.give(run, owners, LEASE.min(CLAIM));
+        let given = self.grants.last().map(|held| held.found(run.now));
+        run.pushes.extend(given.map(|found| (client, found)));
+        true
+    }
+
+    /// Ends all grants, and grants the lock to the next waiter, or to the next waiters that can enter together.
     fn grant_next(&mut self, run: &mut Run<'_>) {
-        self.grant = None;
+        self.grants.clear();
         while !self.queue.is_empty() {
-            let (place, head) = self.queue.remove(0);
-            let client = run.clients[head.id];
-            if !self.is_alive(place) || !run.heard[client] {
-                run.skipped.push(head);
-                continue;
-            }
-            let mut owners = vec![head];
-            while let Some((place, next)) = self.queue.first().copied()
-                && run.clients[next.id] == client
-            {
-                self.queue.remove(0);
-                match self.is_alive(place) {
-                    true => owners.push(next),
-                    false => run.skipped.push(next),
+            if self.offer(run) {
+                if self.is_shared() {
+                    self.admit(run, false);
                 }
+                return;
             }
-            self.give(run, owners, LEASE.min(CLAIM));
-            let pushed = self.found(run).map(|grant| (client, grant));
-            run.pushes.extend(pushed);
-            return;
+        }
+    }
+
+    /// Lets waiters enter, until the first of them cannot. With `asks`, removes this waiter if it does not listen.
+    fn admit(&mut self, run: &mut Run<'_>, asks: bool) {
+        while let Some((place, head)) = self.queue.first().copied() {
+            let hears = !asks || run.heard[run.clients[head.id]];
+            if self.is_alive(place) && hears && !self.fits(run, head) {
+                return;
+            }
+            self.offer(run);
+        }
+    }
+
+    /// Removes grants whose lease has ended: after a release, only the oldest ones. Then lets waiters enter.
+    fn grant_beside(&mut self, run: &mut Run<'_>, is_released: bool) {
+        let mut keeps = false;
+        self.grants.retain(|held| {
+            let is_valid = held.is_valid(run.now);
+            keeps = (keeps && is_released) || is_valid;
+            keeps
+        });
+        match self.grants.is_empty() {
+            true => self.grant_next(run),
+            false => self.admit(run, !is_released),
         }
     }
 
@@ -229,23 +334,27 @@ impl Server {
     }
 
     fn acquire(&mut self, run: &Run<'_>, owner: Owner, wanted: Wanted) -> Reply {
-        let is_next = self.queue.first().is_none_or(|(_, head)| *head == owner);
-        if self.grant.is_none() && is_next {
-            self.queue.drain(..self.queue.len().min(1));
+        if let Some(found) = self.held_by(owner, run.now) {
+            let place = self.before_all();
+            return Reply::Held(found, wanted.unwrap_or(place).min(place));
+        }
+        let overtakes = run.planted == Some(Planted::ReadersOvertake);
+        let enters = match self.queue.first() {
+            Some((_, head)) if !overtakes => self.grants.is_empty() && *head == owner,
+            _ => self.fits(run, owner),
+        };
+        if enters {
+            self.remove(owner);
             return Reply::Granted(self.give(run, vec![owner], LEASE));
         }
-        match self.held_by(owner).and(self.found(run)) {
-            Some(found) => {
-                let place = self.before_all();
-                Reply::Held(found, wanted.unwrap_or(place).min(place))
-            }
-            None => Reply::Queued(self.enqueue(owner, wanted)),
-        }
+        Reply::Queued(self.enqueue(owner, wanted))
     }
 
     fn queue(&mut self, run: &mut Run<'_>, callers: &[(Owner, Wanted)]) -> Reply {
+        let mut found = None;
         let places = callers.iter().map(|(owner, wanted)| {
-            if self.held_by(*owner).is_some() {
+            if let Some(held) = self.held_by(*owner, run.now) {
+                found = Some(held);
                 let place = self.before_all();
                 return wanted.unwrap_or(place).min(place);
             }
@@ -253,29 +362,46 @@ impl Server {
             self.enqueue(*owner, *wanted)
         });
         let places = places.collect();
-        if self.grant.is_none() {
-            self.grant_next(run);
+        if self.grants.is_empty() || self.is_shared() {
+            self.grant_beside(run, false);
         }
-        Reply::Placed(self.own(run), places)
+        Reply::Placed(found.or_else(|| self.own(run)), places)
     }
 
     fn leave(&mut self, run: &mut Run<'_>, owner: Owner, abandons: bool) -> Reply {
-        let place = self.remove(owner);
-        match self.held_by(owner).and(self.found(run)) {
-            Some(found) if abandons && found.owners.len() == 1 => {
-                let place = self.before_all();
-                self.grant_next(run);
-                Reply::Out(Some(place))
+        let mut place = self.remove(owner);
+        if place.is_none()
+            && let Some(found) = self.held_by(owner, run.now)
+        {
+            if !abandons || found.owners.len() > 1 {
+                return Reply::Held(found, 0);
             }
-            Some(found) if place.is_none() => Reply::Held(found, 0),
-            _ => Reply::Out(place),
+            place = Some(self.before_all());
+            self.release(run, found.first);
+        } else if self.is_shared() {
+            self.grant_beside(run, false);
+        }
+        Reply::Out(place)
+    }
+
+    fn release(&mut self, run: &mut Run<'_>, first: Token) {
+        if self.with(first).is_some() {
+            self.grants.retain(|held| held.first != first);
+            self.grant_beside(run, true);
         }
     }
 
     fn renew(&mut self, run: &Run<'_>, first: Token, lease: Tick) -> Option<Tick> {
-        let held = self.with(first)?;
+        let held = self.with(first).filter(|held| held.is_valid(run.now))?;
         held.expires = held.expires.max(run.now + lease);
         Some(held.expires - run.now)
+    }
+
+    fn downgrade(&mut self, run: &mut Run<'_>, first: Token) {
+        if let Some(held) = self.with(first).filter(|held| !held.mode.is_shared()) {
+            held.mode = Mode::Read;
+            self.admit(run, false);
+        }
     }
 
     fn dissolve(
@@ -286,7 +412,7 @@ impl Server {
         lease: Tick,
         others: &[(Owner, Place)],
     ) -> Option<Tick> {
-        let held = self.with(first)?;
+        let held = self.with(first).filter(|held| !held.mode.is_shared())?;
         let last = held.owners.iter().position(|owner| *owner == keep)?;
         held.owners.truncate(last + 1);
         let left = self.renew(run, first, lease);
@@ -297,10 +423,12 @@ impl Server {
     }
 
     fn probe(&mut self, run: &mut Run<'_>, owner: Owner) -> Reply {
-        if self.grant.is_none() && self.is_queued(owner) {
-            self.grant_next(run);
+        if self.is_queued(owner) && (self.grants.is_empty() || self.is_shared()) {
+            self.grant_beside(run, false);
         }
-        let is_gone = !self.is_queued(owner) && self.held_by(owner).is_none();
-        Reply::Probed(self.own(run), is_gone)
+        let held = self.held_by(owner, run.now);
+        let held = held.filter(|_| !self.is_queued(owner));
+        let is_gone = !self.is_queued(owner) && held.is_none();
+        Reply::Probed(held.or_else(|| self.own(run)), is_gone)
     }
 }

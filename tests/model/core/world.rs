@@ -6,6 +6,7 @@ use std::{
     sync::Arc,
 };
 
+use lock_core::options::Mode;
 use stateright::{Model, Property};
 
 use crate::{
@@ -13,6 +14,7 @@ use crate::{
     client::{Client, Message, Stage, at},
     server::{
         CLAIM, ClientId, Id, LONGER, Owner, Place, Reply, Request, Run, Server, Tick, Token, WAIT,
+        fits,
     },
 };
 
@@ -24,12 +26,15 @@ pub(crate) struct Budget {
     pub(crate) breaks: u8,
     pub(crate) drops: u8,
     pub(crate) extends: u8,
+    pub(crate) downgrades: u8,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scenario {
     /// The client of each caller.
     pub(crate) clients: Vec<ClientId>,
+    /// The mode of each caller.
+    pub(crate) modes: Vec<Mode>,
     /// The callers that are polled at any time or never again. The others are polled as soon as they are woken.
     pub(crate) slow: Vec<Id>,
     /// The steps before the first explored state. All due steps follow each of them.
@@ -42,6 +47,8 @@ pub(crate) struct Scenario {
 #[derive(Clone, Debug, Default, Hash)]
 pub(crate) struct Seen {
     token: Token,
+    /// The highest token of a writer.
+    written: Token,
     token_fell: bool,
     /// The first place of each caller on the server.
     places: Vec<Option<Place>>,
@@ -79,6 +86,8 @@ pub(crate) enum Action {
     /// The body ends, or the caller drops its call before.
     Stop(Id),
     Extend(Id),
+    /// A writer lets readers be inside beside it.
+    Downgrade(Id),
     /// The server reads the next request of a client.
     Serve(ClientId),
     /// The client reads the next message.
@@ -136,13 +145,18 @@ impl Scenario {
         step(client);
         client.advance();
         for (id, token) in std::mem::take(&mut client.began) {
-            world.seen.token_fell |= token <= world.seen.token;
-            world.seen.token = token;
+            let (seen, writes) = (&mut world.seen, !self.modes[id].is_shared());
+            seen.token_fell |= token <= if writes { seen.token } else { seen.written };
+            seen.token = seen.token.max(token);
+            if writes {
+                seen.written = token;
+            }
             world.seen.overtaken |= self.overtakes(world, id);
         }
     }
 
-    /// Returns whether a body begins although another caller joined before its caller, and waits in time.
+    /// Returns whether a body begins although another caller joined before its caller, and waits in time. Callers that the
+    /// server has let in together begin in any order.
     fn overtakes(&self, world: &World, id: Id) -> bool {
         let places = &world.seen.places;
         (0..places.len())
@@ -151,14 +165,28 @@ impl Scenario {
                 let call = &world.clients[self.clients[other]].calls[&other];
                 let in_time = call.missed == 0 && world.now < call.wait_until;
                 let is_excused = world.seen.excused.contains(&other) || self.slow.contains(&other);
-                call.stage.is_waiting() && in_time && !is_excused
+                let are_beside =
+                    self.modes[id].is_shared() && world.server.has_let_in(call.owner, world.now);
+                call.stage.is_waiting() && in_time && !is_excused && !are_beside
             })
+    }
+
+    /// Returns whether a caller waits beyond this tick, although the lock is open, or although the caller shares it already.
+    fn neglects(&self, world: &World, id: Id) -> bool {
+        let call = &world.clients[self.clients[id]].calls[&id];
+        let waits = call.stage.is_waiting() && world.now < call.wait_until;
+        let server = &world.server;
+        let is_in = self.modes[id].is_shared() && server.has_let_in(call.owner, world.now);
+        let is_due = is_in || server.is_open(&self.modes, world.now);
+        waits && is_due && !self.slow.contains(&id)
     }
 
     fn serve(&self, world: &mut World, client: ClientId, request: &Request) -> Reply {
         let heard = |client: &Client| client.up || client.old.is_some();
         let mut run = Run {
             clients: &self.clients,
+            modes: &self.modes,
+            planted: self.planted,
             now: world.now,
             from: client,
             heard: [heard(&world.clients[0]), heard(&world.clients[1])],
@@ -177,7 +205,7 @@ impl Scenario {
             world.seen.places[owner.id].get_or_insert(*place);
         }
         let place = world.server.clock(world.now);
-        for owner in world.server.grant.iter().flat_map(|grant| &grant.owners) {
+        for owner in world.server.grants.iter().flat_map(|grant| &grant.owners) {
             world.seen.places[owner.id].get_or_insert(place);
         }
         for (to, push) in pushes {
@@ -201,6 +229,10 @@ impl Scenario {
             Action::Extend(id) => {
                 world.budget.extends -= 1;
                 self.step(world, self.clients[id], |client| client.extend(id));
+            }
+            Action::Downgrade(id) => {
+                world.budget.downgrades -= 1;
+                self.step(world, self.clients[id], |client| client.downgrade(id));
             }
             Action::Serve(id) => {
                 if let Some(sent) = Arc::make_mut(&mut world.clients[id]).requests.pop_front() {
@@ -237,22 +269,17 @@ impl Scenario {
         if !quiet {
             world.budget.late -= 1;
         }
+        let mut ids = 0..self.clients.len();
+        world.seen.neglected = match quiet && ids.any(|id| self.neglects(world, id)) {
+            true => world.seen.neglected + 1,
+            false => 0,
+        };
         world.now += 1;
         let expired = world.server.expire(world.now);
         world
             .seen
             .excused
             .extend(expired.iter().map(|owner| owner.id));
-        let waits = |id: Id| {
-            let call = &world.clients[self.clients[id]].calls[&id];
-            call.stage.is_waiting() && !self.slow.contains(&id) && world.now <= call.wait_until
-        };
-        let is_free = quiet && world.server.grant.is_none() && expired.is_empty();
-        let neglects = is_free && (0..self.clients.len()).any(waits);
-        world.seen.neglected = match neglects {
-            true => world.seen.neglected + 1,
-            false => 0,
-        };
         for id in 0..2 {
             let client = Arc::make_mut(&mut world.clients[id]);
             (client.now, client.ticked) = (world.now, false);
@@ -264,22 +291,30 @@ impl Scenario {
     }
 }
 
-pub(crate) const EXCLUSION: &str = "no two bodies run at once on valid leases";
-pub(crate) const TOKENS: &str = "each body has a higher token than all earlier bodies";
+pub(crate) const EXCLUSION: &str =
+    "bodies run at once on valid leases only if their modes allow it";
+pub(crate) const TOKENS: &str =
+    "each body has a higher token than all earlier bodies that exclude it";
 pub(crate) const ORDER: &str = "no waiter that is polled in time is overtaken";
 pub(crate) const TOLD: &str = "nothing is stored for an owner that is told neither way";
-pub(crate) const FREE: &str = "no waiter that is polled waits for a free lock";
+pub(crate) const FREE: &str = "no waiter that is polled waits for a lock that it can enter";
 pub(crate) const OVER: &str = "in the end each call has ended, and nothing is stored";
 
-fn excludes(_: &Scenario, world: &World) -> bool {
-    let calls = world.clients.iter();
-    let calls = calls.flat_map(|client| client.calls.values());
-    let inside = calls.filter(|call| call.stage == Stage::Inside);
-    let valid = inside.filter(|call| call.hold.is_some_and(|hold| at(world.now) < hold.until));
-    valid.count() <= 1
+fn excludes(scenario: &Scenario, world: &World) -> bool {
+    let calls = world.clients.iter().flat_map(|client| &client.calls);
+    let inside = calls.filter(|(_, call)| call.stage == Stage::Inside);
+    let valid = inside.filter_map(|(id, call)| Some((*id, call.hold?)));
+    let valid = valid.filter(|(_, hold)| at(world.now) < hold.until);
+    let modes = valid.map(|(id, hold)| match hold.is_downgraded {
+        true => Mode::Read,
+        false => scenario.modes[id],
+    });
+    let mut modes: Vec<_> = modes.collect();
+    modes.pop().is_none_or(|last| fits(last, modes.into_iter()))
 }
 
-/// If nothing of a client is under way, its callers wait for each of its entries in the queue, and hold its grant.
+/// If nothing of a client is under way, its callers wait for each of its entries in the queue, and hold its grants. An answer
+/// describes only one of several shared grants, so their callers can wait for the next probes (see [`FREE`]).
 fn tells(scenario: &Scenario, world: &World) -> bool {
     (0..2).all(|id| {
         let client = &world.clients[id];
@@ -289,12 +324,14 @@ fn tells(scenario: &Scenario, world: &World) -> bool {
             call.owner == *owner && call.stage.is_waiting()
         };
         let mut queued = world.server.queue.iter().map(|(_, owner)| owner);
-        let mut holds = client.calls.values().filter_map(|call| call.hold);
-        let grant = world.server.grant.as_ref();
-        let grant = grant.filter(|grant| is_mine(&grant.owners[0]));
-        let is_held = grant.is_none_or(|grant| {
+        let grants = world.server.grants.iter();
+        let mut grants =
+            grants.filter(|grant| is_mine(&grant.owners[0]) && grant.is_valid(world.now));
+        let is_held = grants.all(|grant| {
             let tokens = grant.first..grant.first + grant.owners.len() as Token;
-            holds.any(|hold| tokens.contains(&hold.token))
+            let mut holds = client.calls.values().filter_map(|call| call.hold);
+            let is_told_later = grant.mode.is_shared() && grant.owners.iter().any(waits);
+            is_told_later || holds.any(|hold| tokens.contains(&hold.token))
         });
         !client.is_quiet() || is_held && queued.all(|owner| !is_mine(owner) || waits(owner))
     })
@@ -307,7 +344,7 @@ fn ends(scenario: &Scenario, world: &World) -> bool {
         call.stage == Stage::Ended || is_unpolled
     };
     let is_settled = world.now >= scenario.horizon() && world.due(scenario).is_none();
-    let is_empty = world.server.grant.is_none() && world.server.queue.is_empty();
+    let is_empty = world.server.grants.is_empty() && world.server.queue.is_empty();
     !is_settled || is_empty && (0..scenario.clients.len()).all(has_ended)
 }
 
@@ -351,6 +388,8 @@ impl Model for Scenario {
                 may(call.woken.is_some(), Action::Poll(id));
                 may(is_inside || may_drop, Action::Stop(id));
                 may(is_inside && budget.extends > 0, Action::Extend(id));
+                let may_downgrade = budget.downgrades > 0 && self.modes[id] == Mode::Write;
+                may(is_inside && may_downgrade, Action::Downgrade(id));
             }
             may(client.up && budget.breaks > 0, Action::Break(id));
             if let Some(old) = &client.old {
