@@ -333,3 +333,31 @@ async fn a_lost_answer_costs_no_permit() {
         until_free(&client, KEY).await;
     }
 }
+
+/// The messages about the grants of many callers are lost with their connection. The first answer over the next connection names
+/// all of these grants.
+#[tokio::test]
+async fn callers_whose_messages_are_lost_enter_together() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let store = Store::on(&server.url());
+    let behind = store.through(&proxy.url()).client().await;
+    let client = store.client().await;
+    let all = take(&client, 12, 12).await;
+    let calls: Vec<_> = (0..12).map(|_| begin(semaphore(&behind, 12), 1)).collect();
+    until_waiting(&client, KEY, 12).await;
+    proxy.hold_replies(true);
+    all.release().await;
+    until(async || taken(&client).await == 12).await;
+    proxy.cut();
+    proxy.hold_replies(false);
+    let guards = join_all(calls).await;
+    let missed = behind.stats().missed_wakeups;
+    assert!(missed <= 1, "probes had to find {missed} grants");
+    for guard in guards {
+        let guard = guard.unwrap();
+        assert_eq!(guard.loss(), None);
+        guard.release().await;
+    }
+    until_free(&client, KEY).await;
+}

@@ -1027,16 +1027,16 @@ impl Client {
             }
             (Task::Own(_) | Task::Leave(_), _) => {} // the acquisition no longer awaits this reply
             (Task::Downgrade(_), _) => {}
-            (Task::Batch(batch), Reply::Placed(held, places)) => {
+            (Task::Batch(batch), Reply::Placed(found, places)) => {
                 let owners = batch.iter().map(|(owner, _)| *owner);
                 self.placed(owners.zip(places));
-                for (_, stored) in batch.iter().filter(|_| held.is_none()) {
+                for (_, stored) in batch.iter().filter(|_| found.is_empty()) {
                     if self.core.has_lost(&NAME, stored.granted, at(asked)) {
                         self.core.lose(&NAME, stored.granted);
                     }
                 }
                 self.batch_ended(&batch);
-                if let Some(found) = held {
+                for found in found {
                     self.take_up(&found, Some(asked));
                 }
                 self.send_batch();

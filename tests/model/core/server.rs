@@ -57,7 +57,7 @@ pub(crate) enum Reply {
     Held(Found, Place),
     Queued(Place),
     /// The grant if it belongs to this client, and the places of the callers.
-    Placed(Option<Found>, Vec<Place>),
+    Placed(Vec<Found>, Vec<Place>),
     /// The owner is neither in the queue nor in a grant any longer. It had this place.
     Out(Option<Place>),
     Released,
@@ -351,10 +351,12 @@ impl Server {
     }
 
     fn queue(&mut self, run: &mut Run<'_>, callers: &[(Owner, Wanted)]) -> Reply {
-        let mut found = None;
+        let mut found = Vec::new();
         let places = callers.iter().map(|(owner, wanted)| {
             if let Some(held) = self.held_by(*owner, run.now) {
-                found = Some(held);
+                if !found.contains(&held) {
+                    found.push(held);
+                }
                 let place = self.before_all();
                 return wanted.unwrap_or(place).min(place);
             }
@@ -365,7 +367,10 @@ impl Server {
         if self.grants.is_empty() || self.is_shared() {
             self.grant_beside(run, false);
         }
-        Reply::Placed(found.or_else(|| self.own(run)), places)
+        if !self.is_shared() {
+            found = self.own(run).into_iter().collect();
+        }
+        Reply::Placed(found, places)
     }
 
     fn leave(&mut self, run: &mut Run<'_>, owner: Owner, abandons: bool) -> Reply {

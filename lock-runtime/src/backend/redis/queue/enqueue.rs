@@ -161,18 +161,20 @@ async fn send_batch(
     let (reply, sent) = answer?;
     let mut fields = reply.into_iter();
     let mut next = || fields.next().unwrap_or(Value::Nil);
-    let (held, left): (Option<String>, Option<i64>) = (decode(next())?, decode(next())?);
-    if held.as_deref() == Some("late") {
-        return Err(connection.too_late());
-    }
+    let grants: Vec<(String, u64)> = match next() {
+        Value::Nil => Vec::new(),
+        grants @ Value::Array(_) => decode(grants)?,
+        _ => return Err(connection.too_late()),
+    };
+    let left: i64 = decode(next())?;
     let mut places = Vec::with_capacity(asked.len());
     for (request, _) in &asked {
         if let Some(place) = decode::<Option<u64>>(next())? {
             places.push((request.owner, place));
         }
     }
-    session.queued(name, &places, ends(left.unwrap_or_default(), sent));
-    if held.is_none() {
+    session.queued(name, &places, ends(left, sent));
+    if grants.is_empty() {
         // The grant on the server, if there is one, belongs to another session. If one of these callers was a member of
         // a grant, the server has therefore lost that grant.
         for (_, stored) in &asked {
@@ -187,9 +189,8 @@ async fn send_batch(
         }
     }
     drop(sending);
-    if let (Some(held), Some(left)) = (held, left.and_then(|left| u64::try_from(left).ok()))
-        && let Some(grant) = GrantSnapshot::parse(&held, left, sent)
-    {
+    let grants = grants.iter();
+    for grant in grants.filter_map(|(grant, left)| GrantSnapshot::parse(grant, *left, sent)) {
         take_up(server, session, name, &grant);
     }
     Ok(())

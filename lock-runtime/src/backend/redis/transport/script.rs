@@ -91,7 +91,11 @@ fn gives(name: &str, reply: &Value) -> bool {
         ("limit", Value::Nil | Value::BulkString(_)) => true,
         ("renew", Value::Array(left)) => left.iter().all(|left| matches!(left, Value::Int(_))),
         ("queue", Value::Array(fields)) => {
-            begins_with_text(fields) || matches!(fields.first(), Some(Value::Nil))
+            let places = matches!(
+                fields[..],
+                [Value::Nil | Value::Array(_), Value::Int(_), ..]
+            );
+            places || begins_with_text(fields)
         }
         ("probe", Value::Array(found)) => found.iter().all(|it| matches!(it, Value::Array(_))),
         (

@@ -16,7 +16,8 @@ if ARGV[4] ~= '' and now > tonumber(ARGV[4]) then
   return { 'late' } -- nothing was changed, because the callers no longer wait for this request
 end
 local held = read(KEYS[1])
-local by_owner, reader -- the grants of readers, and the one of a caller
+local by_owner -- the grants of readers
+local grants, named = {}, {} -- the grants of the callers, each with its time left in ms
 -- A new place is behind the places of all queued owners, even if the clock was set back.
 local place = now
 local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2]
@@ -45,7 +46,10 @@ for i = 5, #ARGV, 2 do
   if held == SHARED and ARGV[i + 1] ~= '' then
     by_owner = by_owner or readers().by_owner(KEYS[1], now)
     own = by_owner[owner]
-    reader = own or reader
+    if own and not named[own[1]] then
+      named[own[1]] = true
+      grants[#grants + 1] = own
+    end
   end
   if own or held and string.find(held, owner, 1, true) then
     -- An earlier request was carried out, so this owner has already been granted the lock.
@@ -83,11 +87,16 @@ elseif not held then
   grant_expired(KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[2], ARGV[3], ARGV[1])
   held = read(KEYS[1])
 end
+local left = 0
 if held == SHARED then
-  return { reader and reader[1] or false, reader and reader[2] or redis.call('PTTL', KEYS[1]), unpack(places) }
+  left = redis.call('PTTL', KEYS[1])
+elseif held then
+  left = left_of(KEYS[1], held)
+  if string.match(held, '^%d+|%d+|([^|]+)|') == ARGV[1] then
+    grants[1] = { held, left }
+  end
 end
--- Returns, in this order: the present grant (false unless it belongs to this session), its time left in ms (0 if the
--- lock is free), and the place of each caller. The grant and its time left are returned because an idle session cannot
--- tell when the message about a grant was sent, and thus how long the grant lasts.
-local mine = held and string.match(held, '^%d+|%d+|([^|]+)|') == ARGV[1]
-return { mine and held or false, held and left_of(KEYS[1], held) or 0, unpack(places) }
+-- Returns, in this order: the grants of this session, each with its time left in ms (false if there is none), the time left of
+-- the lock in ms (0 if it is free), and the place of each caller. The grants and their times left are returned because an
+-- idle session cannot tell when the message about a grant was sent, and thus how long the grant lasts.
+return { grants[1] and grants or false, left, unpack(places) }
