@@ -26,6 +26,11 @@ fn wait(latch: &Latch) -> JoinHandle<Result<Latched, LockError>> {
     tokio::spawn(async move { latch.wait(60 * SECOND).await })
 }
 
+/// Returns the number of callers that wait for the latch.
+async fn waiting(client: &LockClient) -> usize {
+    client.lock(KEY).status().await.unwrap().waiters
+}
+
 async fn ended(waiters: Vec<JoinHandle<Result<Latched, LockError>>>) -> Vec<Latched> {
     let ended = join_all(waiters).await.into_iter();
     ended.map(|end| end.unwrap().unwrap()).collect()
@@ -52,6 +57,8 @@ async fn all_who_wait_continue_when_the_last_part_is_done() {
         assert_eq!(here.wait(Duration::ZERO).await, Ok(Latched::TimedOut));
         let last = here.count_down("c").await.unwrap();
         assert!(last.is_reached() && last.round == status.round);
+        let left = waiting(&one).await;
+        assert_eq!(left, 0, "all enter with the last part");
         assert_eq!(ended(waiters).await, [Latched::Reached; 5]);
         // Who comes late sees the result, and a part that comes late changes nothing.
         assert_eq!(there.wait(60 * SECOND).await, Ok(Latched::Reached));

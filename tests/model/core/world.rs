@@ -201,11 +201,17 @@ impl Scenario {
             .seen
             .excused
             .extend(skipped.iter().map(|owner| owner.id));
+        let inside = world.server.grants.iter().flat_map(|grant| &grant.owners);
+        // A repeated request names the time of the first one, but a caller that was let in meanwhile overtakes nobody.
+        let let_in = inside
+            .clone()
+            .filter_map(|owner| world.seen.places[owner.id]);
+        let latest = let_in.max().unwrap_or_default();
         for (place, owner) in &world.server.queue {
-            world.seen.places[owner.id].get_or_insert(*place);
+            world.seen.places[owner.id].get_or_insert((*place).max(latest));
         }
         let place = world.server.clock(world.now);
-        for owner in world.server.grants.iter().flat_map(|grant| &grant.owners) {
+        for owner in inside {
             world.seen.places[owner.id].get_or_insert(place);
         }
         for (to, push) in pushes {
@@ -313,7 +319,7 @@ fn excludes(scenario: &Scenario, world: &World) -> bool {
     modes.pop().is_none_or(|last| fits(last, modes.into_iter()))
 }
 
-/// If nothing of a client is under way, its callers wait for each of its entries in the queue, and hold its grants. An answer
+/// If nothing of a client is under way, its callers wait for each of its entries in the queue, and hold its grants. A probe
 /// describes only one of several shared grants, so their callers can wait for the next probes (see [`FREE`]).
 fn tells(scenario: &Scenario, world: &World) -> bool {
     (0..2).all(|id| {
