@@ -1,6 +1,6 @@
 //! The calls that the benchmark measures: reads, writes, and calls that take a permit.
 
-use std::{future::Future, pin::Pin};
+use std::{future::Future, pin::Pin, time::Duration};
 
 use lock_runtime::LockClient;
 
@@ -14,6 +14,9 @@ const PERMITS: u32 = 10;
 /// With [`Calls::Mixed`], each task writes once in this number of turns.
 const WRITES_ONCE_IN: usize = 20;
 
+/// The time that a call with [`Calls::LongReaders`] or [`Calls::LongWriters`] stays inside.
+const STAY: Duration = Duration::from_millis(1);
+
 /// What one call acquires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
@@ -22,21 +25,26 @@ pub(crate) enum Mode {
     Permit,
 }
 
-/// What the calls of each task acquire.
+/// What the calls of each task acquire. Only the readers and writers whose names begin with `Long` stay inside for a time,
+/// and only Rust locks have them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Calls {
     Readers,
     Writers,
+    LongReaders,
+    LongWriters,
     Mixed,
     Permits,
 }
 
 impl Calls {
-    /// Returns the name of these calls in the orders to `Family.java`.
+    /// Returns the name of these calls in the tables, and in the orders to `Family.java`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Readers => "readers",
             Self::Writers => "writers",
+            Self::LongReaders => "readers of 1 ms",
+            Self::LongWriters => "writers of 1 ms",
             Self::Mixed => "mixed",
             Self::Permits => "permits",
         }
@@ -46,9 +54,9 @@ impl Calls {
     /// number N, so that the tasks write at different times.
     pub(crate) fn mode(self, turn: usize) -> Mode {
         match self {
-            Self::Writers => Mode::Write,
+            Self::Writers | Self::LongWriters => Mode::Write,
             Self::Mixed if turn.is_multiple_of(WRITES_ONCE_IN) => Mode::Write,
-            Self::Readers | Self::Mixed => Mode::Read,
+            Self::Readers | Self::LongReaders | Self::Mixed => Mode::Read,
             Self::Permits => Mode::Permit,
         }
     }
@@ -106,6 +114,13 @@ impl<L: Modes> Cycle for Caller<L> {
     ) -> bool {
         let mode = self.calls.mode(self.turn);
         self.turn += 1;
+        let calls = self.calls;
+        let body = async move {
+            body.await;
+            if matches!(calls, Calls::LongReaders | Calls::LongWriters) {
+                tokio::time::sleep(STAY).await;
+            }
+        };
         self.lock.call(mode, &seat.key, until, body).await
     }
 }

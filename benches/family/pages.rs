@@ -36,14 +36,30 @@ fn rate(table: &Table, grid: &mut Grid) {
     });
 }
 
+fn costs(table: &Table, grid: &mut Grid) {
+    for (title, figure, decimals) in [
+        ("commands", Figure::Sent, 2),
+        ("server µs", Figure::ServerTime, 0),
+    ] {
+        grid.column(title, |row| shown(table.median(row, figure), decimals));
+    }
+}
+
 fn readers(table: &Table) -> Grid {
     let mut grid = rows(table, "64 tasks, one key");
     rate(table, &mut grid);
-    for other in [row(OURS, "writers"), row(REDISSON, "readers")] {
-        grid.column(format!("× {other}"), |row| {
-            shown(table.ratio(row, &other, Figure::Rate), 2)
-        });
-    }
+    let ratio = |row: &str, other: &str| shown(table.ratio(row, other, Figure::Rate), 2);
+    grid.column("× our writers", |name| {
+        let length = name.split_once(" of ").map(|(_, length)| length);
+        let writers = length.map_or("writers".into(), |length| format!("writers of {length}"));
+        ratio(name, &row(OURS, writers))
+    });
+    // Redisson's readers do not stay inside.
+    grid.column("× Redisson's readers", |name| {
+        let is_long = name.contains(" of ");
+        (!is_long).then(|| ratio(name, &row(REDISSON, "readers")))?
+    });
+    costs(table, &mut grid);
     grid
 }
 
@@ -78,13 +94,12 @@ fn permits(table: &Table) -> Grid {
     grid.column("× ours", |row| {
         shown(table.ratio(row, OURS, Figure::Rate), 3)
     });
-    for (title, figure, decimals) in [
-        ("commands", Figure::Sent, 2),
-        ("server µs", Figure::ServerTime, 0),
-        ("least served", Figure::Least, 0),
-        ("most served", Figure::Most, 0),
+    costs(table, &mut grid);
+    for (title, figure) in [
+        ("least served", Figure::Least),
+        ("most served", Figure::Most),
     ] {
-        grid.column(title, |row| shown(table.median(row, figure), decimals));
+        grid.column(title, |row| shown(table.median(row, figure), 0));
     }
     grid.column("longest wait, ms", |row| {
         shown(table.highest(row, Figure::WorstWait), 0)

@@ -47,7 +47,7 @@ const PARTS: usize = 5;
 
 /// The time for which Redisson warms up in each workload.
 const WARMING_UP: Duration = Duration::from_secs(4);
-/// The length of the run that the benchmark watches with `MONITOR`.
+/// The length of each run that the benchmark watches with `MONITOR`.
 const WATCHED: Duration = Duration::from_millis(200);
 
 /// The number of times in a round that a leader resigns, and that a leader is killed.
@@ -78,6 +78,8 @@ pub(crate) struct Bench {
     /// The locks that run in this process.
     here: Vec<(&'static str, Sit)>,
     redisson: Result<Redisson, String>,
+    /// Which commands each lock sends itself, for each kind of calls.
+    shares: BTreeMap<(&'static str, &'static str), Shares>,
 }
 
 impl Bench {
@@ -111,6 +113,7 @@ impl Bench {
             client,
             here,
             redisson,
+            shares: BTreeMap::new(),
         }
     }
 
@@ -138,28 +141,59 @@ impl Bench {
         (visits, window)
     }
 
+    /// Learns which commands a lock sends itself under these calls.
+    async fn watch(&mut self, name: &'static str, calls: Calls) {
+        let watch = Watch::begin(&self.server).await;
+        self.sit(name, calls, WATCHED).await;
+        let shares = watch.end(&self.server).await;
+        self.shares.insert((name, calls.name()), shares);
+    }
+
+    /// Runs tasks like [`sit`](Self::sit). Returns their figures, with the commands of each acquisition. The lock has to be
+    /// [watched](Self::watch) before.
+    async fn counted(&mut self, name: &'static str, calls: Calls) -> Run {
+        let of = (name, calls.name());
+        let before = self.shares[&of].so_far(&self.server).await;
+        let (visits, window) = self.sit(name, calls, self.pace.span).await;
+        let sent = self.shares[&of].since(&self.server, before).await;
+        let waiters = Waiters::of(&visits, window);
+        // The calls of these workloads can be inside together.
+        let mut run = run_of(&waiters, 0);
+        run.remove(&Figure::Overlaps);
+        run.extend(per_acquisition(sent, &waiters));
+        run
+    }
+
     /// Many readers of one key without a writer, and many writers of one key.
     pub(crate) async fn readers(&mut self, report: &mut Report) {
         let mut table = Table::new("readers", "64 tasks at ONE key: reads only, or writes only");
+        let of = |name, kinds: [Calls; 2]| kinds.map(|calls| (name, calls));
+        let mut rows = Vec::new();
+        for name in self.names() {
+            rows.extend(of(name, [Calls::Readers, Calls::Writers]));
+        }
+        rows.extend(of(OURS, [Calls::LongReaders, Calls::LongWriters]));
+        for (name, calls) in &rows {
+            self.watch(name, *calls).await;
+        }
         for _ in 0..self.parts() {
             self.progress.begin(READERS);
-            for name in self.names() {
-                for calls in [Calls::Readers, Calls::Writers] {
-                    let (visits, window) = self.sit(name, calls, self.pace.span).await;
-                    let waiters = Waiters::of(&visits, window);
-                    table.add(row(name, calls.name()), [(Figure::Rate, waiters.rate)]);
-                }
+            for (name, calls) in &rows {
+                table.add(row(name, calls.name()), self.counted(name, *calls).await);
             }
         }
-        let mut target = |what, limit, other: (&str, Calls)| {
-            let (ours, other) = (row(OURS, READERS), row(other.0, other.1.name()));
+        let mut target = |what, limit, ours: Calls, other: (&str, Calls)| {
+            let (ours, other) = (row(OURS, ours.name()), row(other.0, other.1.name()));
             let ratio = table.ratio(&ours, &other, Figure::Rate);
             report.target("readers", what, Limit::AtLeast(limit), ratio);
         };
-        target("rate of readers, × writers", 2.0, (OURS, Calls::Writers));
+        let what = "rate of readers, × writers";
+        target(what, 2.0, Calls::Readers, (OURS, Calls::Writers));
+        let what = "rate of readers of 1 ms, × writers of 1 ms";
+        target(what, 2.0, Calls::LongReaders, (OURS, Calls::LongWriters));
         if self.redisson.is_ok() {
             let what = "rate of readers, × Redisson's readers";
-            target(what, 5.0, (REDISSON, Calls::Readers));
+            target(what, 5.0, Calls::Readers, (REDISSON, Calls::Readers));
         }
         report.table(table);
     }
@@ -245,23 +279,13 @@ impl Bench {
     /// Many tasks want a permit of one semaphore with ten permits.
     pub(crate) async fn permits(&mut self, report: &mut Report) {
         let mut table = Table::new("permits", "64 tasks at ONE semaphore of 10 permits");
-        let mut shares: BTreeMap<&str, Shares> = BTreeMap::new();
         for name in self.names() {
-            let watch = Watch::begin(&self.server).await;
-            self.sit(name, Calls::Permits, WATCHED).await;
-            shares.insert(name, watch.end(&self.server).await);
+            self.watch(name, Calls::Permits).await;
         }
         for _ in 0..self.parts() {
             self.progress.begin(PERMITS);
             for name in self.names() {
-                let before = shares[name].so_far(&self.server).await;
-                let (visits, window) = self.sit(name, Calls::Permits, self.pace.span).await;
-                let sent = shares[name].since(&self.server, before).await;
-                let waiters = Waiters::of(&visits, window);
-                let mut run = run_of(&waiters, 0);
-                run.extend(per_acquisition(sent, &waiters));
-                run.remove(&Figure::Overlaps);
-                table.add(name, run);
+                table.add(name, self.counted(name, Calls::Permits).await);
             }
         }
         report.table(table);
