@@ -19,6 +19,9 @@ pub(crate) enum Figure {
     MedianWait,
     SlowWait,
     WorstWait,
+    ReaderWait,
+    WriterWait,
+    Vacant,
     SlowTurns,
     Processor,
     Busy,
@@ -47,6 +50,9 @@ impl Figure {
             Self::MedianWait => "p50_ms",
             Self::SlowWait => "p99_ms",
             Self::WorstWait => "max_ms",
+            Self::ReaderWait => "reader_ms",
+            Self::WriterWait => "writer_ms",
+            Self::Vacant => "vacant_ms",
             Self::SlowTurns => "p99_turns",
             Self::Processor => "cpu_us",
             Self::Busy => "busy",
@@ -73,10 +79,13 @@ impl Figure {
             | Self::Cycle
             | Self::MedianWait
             | Self::SlowWait
-            | Self::WorstWait => 1,
+            | Self::WorstWait
+            | Self::ReaderWait
+            | Self::WriterWait => 1,
             Self::Scripts
             | Self::Sent
             | Self::Fairness
+            | Self::Vacant
             | Self::SlowTurns
             | Self::Processor
             | Self::Busy

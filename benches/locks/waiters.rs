@@ -231,16 +231,25 @@ pub(crate) async fn gather<C: Cycle>(
     detector: Option<&Arc<Detector>>,
 ) -> Waiters {
     let window = Window::of(seats.len(), span);
-    let tasks: Vec<_> = seats
-        .into_iter()
-        .map(|seat| {
+    let sitting = seats.into_iter().map(|seat| (candidate.clone(), seat));
+    Waiters::of(&sit_all(sitting, window, detector).await, window)
+}
+
+/// Runs one task for each candidate and its seat, and returns the visits of each task.
+pub(crate) async fn sit_all<C: Cycle>(
+    sitting: impl Iterator<Item = (C, Seat)>,
+    window: Window,
+    detector: Option<&Arc<Detector>>,
+) -> Vec<Vec<Visit>> {
+    let tasks: Vec<_> = sitting
+        .map(|(candidate, seat)| {
             let detector = detector.cloned().unwrap_or_default();
-            tokio::spawn(sit(candidate.clone(), seat, window, detector))
+            tokio::spawn(sit(candidate, seat, window, detector))
         })
         .collect();
     let mut visits = Vec::new();
     for task in tasks {
         visits.push(task.await.expect("a task does not panic"));
     }
-    Waiters::of(&visits, window)
+    visits
 }

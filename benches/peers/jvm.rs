@@ -75,7 +75,12 @@ struct Cancelled {
 impl Redisson {
     /// Starts the Java process. The error says what is missing, or why the process did not start.
     pub(crate) fn start(url: &str) -> Result<Self, String> {
-        let mut command = program("Harness")?;
+        Self::start_program("Harness", url)
+    }
+
+    /// Starts a Java process that runs the given program, which is a class or a source file.
+    pub(crate) fn start_program(name: &str, url: &str) -> Result<Self, String> {
+        let mut command = program(name)?;
         command
             .arg(url)
             .stdin(Stdio::piped())
@@ -105,7 +110,7 @@ impl Redisson {
         Some(serde_json::from_str(&line).expect("Redisson's harness answers with JSON"))
     }
 
-    fn obey<T: DeserializeOwned>(&mut self, mut order: String, seats: &[Seat]) -> T {
+    pub(crate) fn obey<T: DeserializeOwned>(&mut self, mut order: String, seats: &[Seat]) -> T {
         for seat in seats {
             let _ = write!(order, " {}", seat.key);
         }
@@ -123,12 +128,12 @@ impl Redisson {
         span: Duration,
     ) -> (Vec<Vec<Visit>>, Window) {
         let window = Window::of(seats.len(), span);
-        (self.sit(kind, seats, window), window)
+        (self.sit(kind.name(), seats, window), window)
     }
 
-    fn sit(&mut self, kind: Kind, seats: &[Seat], window: Window) -> Vec<Vec<Visit>> {
+    pub(crate) fn sit(&mut self, kind: &str, seats: &[Seat], window: Window) -> Vec<Vec<Visit>> {
         let Window { begin, end, .. } = window;
-        let visits: Visits = self.obey(format!("loop {} {begin} {end}", kind.name()), seats);
+        let visits: Visits = self.obey(format!("loop {kind} {begin} {end}"), seats);
         visits.tasks()
     }
 
@@ -145,7 +150,9 @@ impl Redisson {
             let sitting: Vec<_> = processes
                 .iter_mut()
                 .zip(seats.chunks(threads))
-                .map(|(process, seats)| scope.spawn(move || process.sit(kind, seats, window)))
+                .map(|(process, seats)| {
+                    scope.spawn(move || process.sit(kind.name(), seats, window))
+                })
                 .collect();
             let visits = sitting.into_iter();
             visits

@@ -32,10 +32,10 @@ use crate::{
 
 /// The default pause between two tries of redis-lock and of async-redis-lock. distributed-lock-redis tries only once,
 /// so this benchmark repeats the try after the same pause.
-const DOCUMENTED: Duration = Duration::from_millis(100);
+pub(crate) const DOCUMENTED: Duration = Duration::from_millis(100);
 
 /// The default pause between two tries of distkit.
-const DISTKIT_DOCUMENTED: Duration = Duration::from_millis(50);
+pub(crate) const DISTKIT_DOCUMENTED: Duration = Duration::from_millis(50);
 
 /// The pause between two tries of a baseline, and of a peer with [`Poll::Quick`].
 const QUICK: Duration = Duration::from_millis(5);
@@ -139,15 +139,11 @@ impl Peer {
     }
 
     pub(crate) async fn distkit(url: &str, poll: Poll) -> Self {
-        let client = redis::Client::open(url).expect("the server's URL");
-        // By default, the connection gives up after half a second, which is too short for ten thousand tasks that poll.
-        let config = ConnectionManagerConfig::new().set_response_timeout(None);
-        let connection = client.get_connection_manager_with_config(config).await;
         let poll = match poll {
             Poll::Documented => DISTKIT_DOCUMENTED,
             Poll::Quick => QUICK,
         };
-        warm(Self::Distkit(connection.expect("distkit connects"), poll)).await
+        warm(Self::Distkit(of_distkit(url).await, poll)).await
     }
 
     /// Runs `work` under the lock. If the lock was lost, returns how the holder was notified of the loss. The work can
@@ -240,6 +236,15 @@ impl Peer {
     }
 }
 
+/// Returns a connection for distkit.
+pub(crate) async fn of_distkit(url: &str) -> ConnectionManager {
+    let client = redis::Client::open(url).expect("the server's URL");
+    // By default, the connection gives up after half a second, which is too short for ten thousand tasks that poll.
+    let config = ConnectionManagerConfig::new().set_response_timeout(None);
+    let connection = client.get_connection_manager_with_config(config).await;
+    connection.expect("distkit connects")
+}
+
 fn every(poll: Poll) -> Duration {
     match poll {
         Poll::Documented => DOCUMENTED,
@@ -257,7 +262,7 @@ fn options(lease: Duration, poll: Duration, patience: Duration) -> Options {
 
 /// Connects distributed-lock-redis with its default proportions. With these, the library extends a lease after each
 /// third of the lease, and counts a lock as acquired only if 90 % of the lease are left.
-async fn provider(url: &str, lease: Duration) -> Arc<RedisLockProvider> {
+pub(crate) async fn provider(url: &str, lease: Duration) -> Arc<RedisLockProvider> {
     let provider = RedisLockProvider::builder()
         .url(url)
         .expiry(lease)
@@ -297,9 +302,18 @@ fn mutex(
     lease: Duration,
     poll: Duration,
 ) -> Arc<DistkitMutex> {
+    DistkitMutex::new(distkit_options(connection, key, lease, poll))
+}
+
+pub(crate) fn distkit_options(
+    connection: &ConnectionManager,
+    key: &str,
+    lease: Duration,
+    poll: Duration,
+) -> LockOptions {
     let key = DistkitRedisKey::new(key.to_owned()).expect("distkit accepts the key");
     let options = LockOptions::builder(key, connection.clone());
-    DistkitMutex::new(options.ttl(lease).retry_interval(poll).build())
+    options.ttl(lease).retry_interval(poll).build()
 }
 
 /// Runs `work` under a lock of redis-lock. redis-lock accepts only bodies without borrows. The body that redis-lock
@@ -335,7 +349,7 @@ async fn lock_across<F: Future<Output = ()> + Send>(
 }
 
 /// Returns the time that remains until `until`, but at least 1 ms and at most [`PATIENCE`].
-fn patience(until: u64) -> Duration {
+pub(crate) fn patience(until: u64) -> Duration {
     Duration::from_nanos(until.saturating_sub(now())).clamp(Duration::from_millis(1), PATIENCE)
 }
 
