@@ -115,14 +115,13 @@ impl<'a> Candidates<'a> {
         .await;
     }
 
-    /// Lets two candidates resign in turn. Returns, for each time, the time of a round trip, how long nobody led, and how
+    /// Lets two candidates, which reach the server under this URL, resign in turn. Returns, for each time, the time of a round trip, how long nobody led, and how
     /// long no body ran.
-    pub(crate) async fn resign(&self, times: usize) -> Vec<[Duration; 3]> {
-        let url = self.server.url();
-        let bare = connect_bare(&url, Tuning::Ours).await;
-        let mut first = Candidate::start(&url).await;
+    pub(crate) async fn resign(&self, url: &str, times: usize) -> Vec<[Duration; 3]> {
+        let bare = connect_bare(url, Tuning::Ours).await;
+        let mut first = Candidate::start(url).await;
         first.term().await;
-        let mut candidates = [first, Candidate::start(&url).await];
+        let mut candidates = [first, Candidate::start(url).await];
         let mut first = 0;
         let mut vacant = Vec::new();
         for _ in 0..times {

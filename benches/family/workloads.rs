@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use lock_runtime::{LockClient, LockGuard, Release, Strategy};
 use progress::Progress;
-use support::server::RedisServer;
+use support::{proxy::FaultProxy, server::RedisServer};
 
 use crate::{
     calls::{Calls, Mode, Sit, sit_under},
@@ -33,6 +33,10 @@ pub(crate) const REDISSON: &str = "Redisson";
 pub(crate) const PING: &str = "a round trip (PING) before `resign`";
 pub(crate) const LED: &str = "ours: `resign`, until the next one leads";
 pub(crate) const BODY: &str = "ours: `resign`, until its body begins";
+/// The same, over a line with a round trip of [`FAR`].
+pub(crate) const FAR_PING: &str = "far away: a round trip (PING) before `resign`";
+pub(crate) const FAR_LED: &str = "ours, far away: `resign`, until the next one leads";
+pub(crate) const FAR_BODY: &str = "ours, far away: `resign`, until its body begins";
 pub(crate) const KILLED: &str = "ours: `kill -9`, until the next one leads";
 
 /// The numbers of the other readers inside while one reader leaves.
@@ -52,6 +56,8 @@ const WATCHED: Duration = Duration::from_millis(200);
 
 /// The number of times in a round that a leader resigns, and that a leader is killed.
 const RESIGNATIONS: usize = 20;
+/// A round trip on which the time that a machine needs to wake a task does not count.
+const FAR: Duration = Duration::from_millis(20);
 const KILLS: usize = 8;
 /// A leader is killed at another age each time, because the rest of its lease depends on its last renewal.
 const AGE: Duration = Duration::from_millis(43);
@@ -296,12 +302,20 @@ impl Bench {
         let title = "the time without a leader, with a lease of 1 s";
         let mut table = Table::new("leader", title);
         let candidates = Candidates::on(&self.server).await;
+        let far = FaultProxy::start(self.server.port()).await;
+        far.delay(FAR / 2);
+        let lines = [
+            (self.server.url(), [PING, LED, BODY]),
+            (far.url(), [FAR_PING, FAR_LED, FAR_BODY]),
+        ];
         let mut add = |row, seconds: f64| table.add(row, [(Figure::Vacant, seconds * 1e3)]);
         for round in 0..self.pace.rounds {
             self.progress.begin(LEADER);
-            for times in candidates.resign(RESIGNATIONS).await {
-                for (row, time) in [PING, LED, BODY].into_iter().zip(times) {
-                    add(row, time.as_secs_f64());
+            for (url, rows) in &lines {
+                for times in candidates.resign(url, RESIGNATIONS).await {
+                    for (row, time) in rows.iter().copied().zip(times) {
+                        add(row, time.as_secs_f64());
+                    }
                 }
             }
             for kill in 0..KILLS {
@@ -309,8 +323,8 @@ impl Bench {
                 add(KILLED, candidates.kill(age).await.as_secs_f64());
             }
         }
-        let trips = table.ratio(LED, PING, Figure::Vacant);
-        let what = "vacant after `resign`, round trips";
+        let trips = table.ratio(FAR_LED, FAR_PING, Figure::Vacant);
+        let what = "vacant after `resign`, round trips of a far line";
         report.target("leader", what, Limit::AtMost(2.0), trips);
         let after_kill = table.highest(KILLED, Figure::Vacant) - LEASE.as_secs_f64() * 1e3;
         let what = "vacant after kill -9 beyond the lease, ms";
