@@ -161,6 +161,17 @@ impl LockKey {
         }
     }
 
+    /// Wraps the name of something that is stored as a lock, behind this prefix.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`new`](Self::new), also for an empty name.
+    pub fn behind(prefix: &str, name: &str) -> Result<Self, KeyError> {
+        match name.is_empty() {
+            true => Err(KeyError::Empty),
+            false => Self::new([prefix, name].concat()),
+        }
+    }
+
     /// Returns the rendered text.
     #[must_use]
     pub fn as_str(&self) -> &str {

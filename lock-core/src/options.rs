@@ -336,9 +336,13 @@ impl fmt::Display for OptionsError {
             Self::NoReaders => f.write_str(
                 "a Redlock and Redisson's layout have neither readers nor permits, only locks that one caller holds alone",
             ),
+            Self::PermitsOutOfRange { of, .. } if *of > MAX_PERMITS => write!(
+                f,
+                "a semaphore has at most {MAX_PERMITS} permits, not {of}"
+            ),
             Self::PermitsOutOfRange { take, of } => write!(
                 f,
-                "a call takes {take} of {of} permits: it must take at least one, and a semaphore has {MAX_PERMITS} at most"
+                "a call takes {take} of {of} permits: it must take at least one, and not more than there are"
             ),
             Self::LifeOutOfRange => write!(
                 f,
@@ -374,9 +378,7 @@ impl Error for OptionsError {
                 "choose `strategy = handoff` (first come, first served) or `strategy = spin` (no order)",
             ),
             Self::NoReaders => &Advice("remove `mode = read`, or `permits`"),
-            Self::PermitsOutOfRange { .. } => {
-                &Advice("take at least one permit, and not more than the semaphore has")
-            }
+            Self::PermitsOutOfRange { .. } => &Advice("choose another number"),
             Self::LifeOutOfRange => &Advice("choose another life"),
             Self::MorePermitsThanHeld { .. } => &Advice("take all permits in the outermost call"),
             Self::Upgrade => &Advice(

@@ -28,7 +28,7 @@ const OPTIONS: [(&str, &str); 20] = [
 
 /// Groups of names that other lock libraries use for an option, in lower case without `_`, and the advice for each
 /// group.
-const FOREIGN: [(&[&str], &str); 9] = [
+const FOREIGN: [(&[&str], &str); 10] = [
     (
         &["timeout"],
         "write `wait = \"…\"` for how long to wait for the lock, or `lease = \"…\"` for how long to have it",
@@ -86,6 +86,19 @@ const FOREIGN: [(&[&str], &str); 9] = [
             "slots",
         ],
         "write `permits = …` for how many calls run at the same time",
+    ),
+    (
+        &[
+            "read",
+            "reads",
+            "reader",
+            "readers",
+            "readonly",
+            "shared",
+            "write",
+            "exclusive",
+        ],
+        "write `mode = read` or `mode = write`; in a list, a key can have a mode of its own, as in `keys = [\"account:<from>\", read \"rates\"]`",
     ),
     (
         &[

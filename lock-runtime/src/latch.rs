@@ -5,7 +5,7 @@ use std::time::Duration;
 use lock_core::{
     backend::{LatchStep, Round, RoundTerms},
     error::LockError,
-    key::{KeyError, LockKey},
+    key::LockKey,
     lease::{MAX_LEASE, MIN_LEASE},
     options::OptionsError,
 };
@@ -19,7 +19,8 @@ use crate::{limits, lock::Lock, options::ClientHandle};
 /// its life ends before, the round has expired. Who comes later still sees the result, until as much time has passed again.
 /// [`restart`](Self::restart) begins the next round.
 ///
-/// The number of parts and the life of a round are those that its first use has named. The latch `NAME` is stored under the key
+/// The number of parts and the life of a round are those that its first use has named. A latch of no parts is reached at once. The
+/// latch `NAME` is stored under the key
 /// `latch:NAME`, so a lock with the key `NAME` is something else. If the server loses its data, it forgets the parts that were
 /// counted: the round is then not reached, and those who wait for it see that it expires. A Redlock and
 /// [Redisson's layout](crate::Layout::Redisson) refuse latches, with
@@ -126,15 +127,16 @@ fn end_of(generation: u64, present: &Round) -> Option<Latched> {
 
 impl Latch {
     pub(crate) fn new(client: ClientHandle, name: &str, parts: u32, life: Duration) -> Self {
-        let key = key_of(name);
+        let key = LockKey::behind("latch:", name);
         Self {
             lock: Lock::new(client, key).read().label("latch"),
             terms: RoundTerms { parts, life },
         }
     }
 
-    /// Counts a part that is done, unless it is counted already. The name of a part can have 1,024 bytes. Returns the round
-    /// afterwards. If the round is over, nothing is counted.
+    /// Counts a part that is done in the present round, unless it is counted already. The name of a part is not empty, and has at
+    /// most 1,024 bytes. Returns the round afterwards. If the round is over, nothing is counted, and
+    /// [`is_expired`](LatchStatus::is_expired) says so. Waits for the answer of the server for as long as the client's `wait`.
     ///
     /// # Errors
     /// Returns the same errors as [`Lock::status`](crate::Lock::status), and [`LockError::InvalidOptions`] if the life of the
@@ -216,9 +218,4 @@ impl Latch {
         let round = asking.await?;
         Ok(round.expect("this step begins a round if there is none"))
     }
-}
-
-/// Returns the key under which the latch with this name is stored.
-fn key_of(name: &str) -> Result<LockKey, KeyError> {
-    LockKey::new(format!("latch:{name}"))
 }

@@ -125,7 +125,7 @@ impl Leader {
         settings.options.wait = Some(MAX_WAIT);
         settings.options.renew = Some(true);
         Self {
-            lock: Lock::with(settings, LockKey::new(format!("leader:{name}"))),
+            lock: Lock::with(settings, LockKey::behind("leader:", name)),
             state: Arc::default(),
         }
     }

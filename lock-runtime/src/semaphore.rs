@@ -18,7 +18,7 @@ use crate::{
 
 /// Returns the key under which the semaphore with this name is stored.
 pub(crate) fn key_of(name: &str) -> Result<LockKey, KeyError> {
-    LockKey::new(format!("{PERMITS}{name}"))
+    LockKey::behind(PERMITS, name)
 }
 
 /// A limited number of permits, of which all processes of a fleet together take at most that many at a time.

@@ -207,6 +207,12 @@ async fn latches_that_make_no_sense_are_refused() {
     }
     let empty = latch(&client, 1).count_down("").await;
     assert_eq!(empty, Err(LockError::InvalidKey(KeyError::Empty)));
+    let empty = LockError::InvalidKey(KeyError::Empty);
+    let nameless = client.latch("", 1, SECOND).count_down("a").await;
+    assert_eq!(nameless, Err(empty.clone()));
+    let nameless = client.semaphore("", 1).acquire().await;
+    assert_eq!(nameless.map(drop), Err(empty.clone()));
+    assert_eq!(client.leader("").run(async |_| {}).await, Err(empty));
     for store in [Store::redlock().await, Store::redisson().await] {
         let client = store.client().await;
         let expected = LockError::InvalidOptions(OptionsError::NoReaders);

@@ -261,8 +261,22 @@ async fn an_operator_changes_the_number_while_callers_wait() {
         until_free(&one, KEY).await;
         let next = begin(semaphore(&one, 2), 1);
         until_waiting(&two, KEY, 1).await;
-        smtp.clear_limit().await.unwrap();
+        // Probes find the semaphore free, and let nobody enter.
+        let before = one.stats().commands;
+        let probes = store.is_redis() || store.is_cluster() || store.is_group();
+        until(async || !probes || one.stats().commands > before + 4).await;
+        assert!(!next.is_finished() && is_busy(&semaphore(&two, 2)).await);
+        smtp.set_limit(3).await.unwrap();
         next.await.unwrap().release().await;
+        let many = begin(semaphore(&one, 9), 7);
+        until_waiting(&two, KEY, 1).await;
+        assert!(
+            is_busy(&semaphore(&two, 9)).await,
+            "the first in the queue needs more"
+        );
+        assert!(!many.is_finished());
+        smtp.clear_limit().await.unwrap();
+        many.await.unwrap().release().await;
         assert_eq!(smtp.limit().await, Ok(None));
         let refused = OptionsError::PermitsOutOfRange { take: 1, of: 1001 };
         let too_many = smtp.set_limit(1001).await;

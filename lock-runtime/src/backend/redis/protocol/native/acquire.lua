@@ -7,6 +7,11 @@
 
 local shares = not tonumber(lease)
 
+-- Returns whether the caller can take the free lock: an operator can set fewer permits than it takes.
+local function fits()
+  return not shares or readers().fits(KEYS[1], lease)
+end
+
 local function take()
   local token = next_token(KEYS[3], ARGV[3], string.match(lease, 'p(%d+)') or 1)
   if shares then
@@ -31,14 +36,14 @@ end
 if not held then
   -- The lock is free. If owners are queued, only the first queued owner is allowed to take the lock.
   local head = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
-  if head == member then
+  if head == member and fits() then
     redis.call('ZREM', KEYS[2], member)
     return take()
   end
   -- If the caller waits, its session soon sends a probe, which grants the lock to the first owner. For a caller that
   -- does not wait, no probe is sent, so this script grants the lock to the first owner.
   if ARGV[4] == '0' then
-    if is_unwanted(KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[3], ARGV[5], session_id) then
+    if is_unwanted(KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[3], ARGV[5], session_id) and fits() then
       return take() -- no queued entry is a waiter that is alive
     end
     held = read(KEYS[1])

@@ -422,6 +422,15 @@ local function grant_next(head, grant, queue, claimed, fence, floor, claim, asid
     local is_waiter = owner and #owner == OWNER_DIGITS
     if is_waiter and not silent[session_id] and not begins_with(session_id, aside) and head[2] + wait * 1000 > now then
       local length = tonumber(lease) -- nil for a reader
+      if not length and not readers().fits(grant, lease) then
+        -- An operator has set fewer permits than the waiter takes. It stays the first one, and keeps back the others.
+        redis.call('ZADD', queue, head[2], head[1])
+        if redis.call('PTTL', queue) < 2 * wait + 1000 then
+          redis.call('PEXPIRE', queue, 2 * wait + 1000)
+        end
+        redis.call('DEL', grant, claimed or grant)
+        return nil, false
+      end
       if not length then
         redis.call('DEL', grant) -- the present grant is over, and the grants of readers are in a sorted set
       end
@@ -513,7 +522,7 @@ end
 -- the session is listening, and the session ignores it.
 local function is_unwanted(grant, queue, claimed, fence, floor, claim, speaks)
   local given, more, removed = grant_expired(grant, queue, claimed, fence, floor, claim, speaks)
-  local unwanted = not (given or more)
+  local unwanted = not (given or more) and redis.call('EXISTS', queue) == 0
   for _, session_id in ipairs(unwanted and removed or {}) do
     local heard = redis.pcall('PUBLISH', channel_of(session_id), 'free|' .. grant)
     unwanted = unwanted and (type(heard) ~= 'number' or heard == 0)

@@ -24,7 +24,11 @@ if held == SHARED and not readers().left(KEYS[1], KEYS[4], now, true) then
   held = false
 end
 local lease = string.match(ARGV[6], '^[^|]*')
-if score and ARGV[5] == 'enter' and (not held or held == SHARED and readers().fits(KEYS[1], lease)) then
+local fits = not held
+if not tonumber(lease) then
+  fits = (not held or held == SHARED) and readers().fits(KEYS[1], lease)
+end
+if score and ARGV[5] == 'enter' and fits then
   -- The holder's lease has ended, and no script has granted the lock to a waiter yet. Or readers hold the lock, and the
   -- caller reads.
   local aside = set_claimant_aside(KEYS[2], KEYS[4], ARGV[7])
