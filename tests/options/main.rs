@@ -18,6 +18,7 @@ mod map_err;
 mod multi_lock;
 mod on_busy;
 mod operate;
+mod others;
 mod readers;
 mod release;
 mod replicas;
