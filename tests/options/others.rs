@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lock_runtime::{Lock, LockClient, ReleaseOutcome};
+use lock_runtime::{Lock, LockClient, LockGuard, ReleaseOutcome};
 use support::stores::{
     SECOND, on_every_topology_with_a_queue, on_stores_with_a_queue, until, until_free,
     until_waiting,
@@ -111,7 +111,7 @@ async fn a_permit_that_has_expired_keeps_no_other_from_its_release() {
         ];
         until(async || brief.loss().is_some()).await;
         let [first, last] = others;
-        let released = join_all([first, brief, last].map(|guard| guard.release())).await;
+        let released = join_all([first, brief, last].map(LockGuard::release)).await;
         assert!(
             matches!(
                 released[..],

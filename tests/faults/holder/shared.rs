@@ -173,7 +173,7 @@ async fn row_62_limit_changes() {
             until(async || limit == 0 || clients[1].stats().acquired > before + 200).await;
             assert!(most.load(Ordering::SeqCst) <= limit, "{limit} permits");
         }
-        callers.iter().for_each(|caller| caller.abort());
+        callers.iter().for_each(tokio::task::JoinHandle::abort);
         join_all(callers).await;
         operator.clear_limit().await.unwrap();
         until(async || operator.status().await.unwrap().holder.is_none()).await;
