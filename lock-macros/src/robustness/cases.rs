@@ -127,7 +127,7 @@ const LITERALS: &str = r##""5s"¦"100ms"¦"2d"¦"5"¦"-1s"¦"9999999999999999999
 const EXPRESSIONS: &str = r#"cancel¦continue¦continue 'a¦skip¦error¦fallback(later)¦fallback(Self::later::<T>)¦
     fallback()¦read¦write¦exclusive¦shared¦permits(3)¦spin¦notify¦handoff¦confirmed¦background¦hold¦id¦self¦self.locks¦r#type¦super::locks¦
     ::locks¦crate::locks¦limits::WAIT¦<T as Limits>::WAIT¦a.b?.c[0]¦GPUS¦*id¦|x| x¦return¦async move { x.await }¦
-    format!("a{}", id)¦["a:<id>", "b"]¦[]"#;
+    format!("a{}", id)¦["a:<id>", "b"]¦["a:<id>", read "b"]¦[read]¦[]"#;
 
 /// The options with which a random attribute can begin. Most of these options are valid.
 const ATTRIBUTES: &str = r#"key = "a:<id>", wait = "5s", guard = hold,¦
@@ -135,6 +135,7 @@ const ATTRIBUTES: &str = r#"key = "a:<id>", wait = "5s", guard = hold,¦
     key = "a", lease = LEASE, renew = true, max_hold = "10m", on_lost = continue,¦
     keys = ["a:<id>", "b:<req.to>"], on_busy = skip,¦
     keys = [invisible("a:<id>"), invisible("b:<req.to>")],¦
+    keys = ["a:<id>", read "b:<req.to>"],¦keys = [write "a", "b:<req.to..>", invisible("c")], mode = read,¦
     keys = "b:<req.to..>", guard = hold,¦
     key = "a:<id>", permits = 10,¦key = "a", permits = GPUS, take = req.jobs, guard = hold,¦
     key = "a", mode = read, on_busy = fallback(later), map_err = wrap,¦key = "a",¦"#;
