@@ -170,8 +170,9 @@ pub const TERM_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 pub enum LimitStep {
     /// Only reads the number.
     Read,
-    /// Sets the number, which then replaces those of all callers. With `None`, each caller's own number counts again.
-    Set(Option<u32>),
+    /// Sets the number, which then replaces those of all callers. With `None`, each caller's own number counts again. A request
+    /// that reaches the server after this moment changes nothing.
+    Set(Option<u32>, Moment),
 }
 
 /// A request about a latch.
@@ -181,8 +182,10 @@ pub enum LatchStep {
     Read,
     /// Reads the present round, and begins the first round if there is none.
     Join(RoundTerms),
-    /// Like `Join`, and then counts this part, unless it is counted already.
-    Count(RoundTerms, LockKey),
+    /// Keeps the lock of this round while it is open, so that readers of the lock wait for its end.
+    Keep(u64),
+    /// Counts this part in this round, unless it is counted already, or the round is over.
+    Count(u64, LockKey),
     /// Begins the next round if this is the present round.
     Restart(RoundTerms, u64),
 }
@@ -197,7 +200,7 @@ pub struct RoundTerms {
 }
 
 /// The present round of a latch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Round {
     /// The number of the round: the number of a later round is higher.
     pub generation: u64,
@@ -207,8 +210,8 @@ pub struct Round {
     pub counted: u32,
     /// The time left of the round; zero if the round is over.
     pub remaining: Duration,
-    /// The round before this one, and whether all of its parts were counted.
-    pub before: Option<(u64, bool)>,
+    /// The numbers of the newest earlier rounds, and whether all of their parts were counted.
+    pub earlier: Vec<(u64, bool)>,
 }
 
 /// A snapshot of the state of a lock. The state can change before the caller reads the snapshot.
@@ -531,15 +534,16 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         Box::pin(std::future::ready(Err(without_readers())))
     }
 
-    /// Reads or changes the latch that is stored as this lock, and returns its round afterwards; `None` if there is none. While
-    /// a round is open, its lock is kept, so that readers of the lock wait until all parts are counted or the round is over.
-    /// A backend without readers returns [`BackendError::Refused`].
+    /// Reads or changes the latch with this name, and returns its round afterwards; `None` if there is none. `lock` is the lock of
+    /// the round that the step names: it lets its readers in when the round is over. A backend without readers returns
+    /// [`BackendError::Refused`].
     fn latch<'a>(
         &'a self,
         name: &'a LockName,
+        lock: Option<&'a LockName>,
         step: LatchStep,
     ) -> BoxFuture<'a, Result<Option<Round>, BackendError>> {
-        let _ = (name, step);
+        let _ = (name, lock, step);
         Box::pin(std::future::ready(Err(without_readers())))
     }
 

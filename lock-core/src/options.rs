@@ -67,6 +67,9 @@ impl Mode {
 /// The largest number of permits of a semaphore. A script that looks for permits whose leases have ended reads all of them.
 pub const MAX_PERMITS: u32 = 1000;
 
+/// The largest number of parts of a latch. The server deletes all of them at once.
+pub const MAX_PARTS: u32 = 100_000;
+
 /// How a caller waits for a lock that is not free.
 ///
 /// Callers with different strategies can share one lock. A release passes the lock to the first caller in the queue, if
@@ -292,8 +295,8 @@ pub enum OptionsError {
         /// The number of permits of the semaphore.
         of: u32,
     },
-    /// A latch lasts shorter than [`MIN_LEASE`], or longer than [`MAX_LEASE`].
-    LifeOutOfRange,
+    /// A latch has more than [`MAX_PARTS`] parts, or lasts shorter than [`MIN_LEASE`], or longer than [`MAX_LEASE`].
+    LatchOutOfRange,
     /// A nested call takes more permits than the call that has taken permits of the semaphore.
     MorePermitsThanHeld {
         /// The number of permits that the nested call takes.
@@ -344,9 +347,9 @@ impl fmt::Display for OptionsError {
                 f,
                 "a call takes {take} of {of} permits: it must take at least one, and not more than there are"
             ),
-            Self::LifeOutOfRange => write!(
+            Self::LatchOutOfRange => write!(
                 f,
-                "a latch lasts for at least {MIN_LEASE:?} and at most {} hours",
+                "a latch has at most {MAX_PARTS} parts, and lasts for at least {MIN_LEASE:?} and at most {} hours",
                 MAX_LEASE.as_secs() / 3600
             ),
             Self::MorePermitsThanHeld { wanted, held } => write!(
@@ -379,7 +382,7 @@ impl Error for OptionsError {
             ),
             Self::NoReaders => &Advice("remove `mode = read`, or `permits`"),
             Self::PermitsOutOfRange { .. } => &Advice("choose another number"),
-            Self::LifeOutOfRange => &Advice("choose another life"),
+            Self::LatchOutOfRange => &Advice("choose other terms"),
             Self::MorePermitsThanHeld { .. } => &Advice("take all permits in the outermost call"),
             Self::Upgrade => &Advice(
                 "end the read before the write begins, or acquire the lock as a writer in the outermost call",

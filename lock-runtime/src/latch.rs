@@ -5,12 +5,12 @@ use std::time::Duration;
 use lock_core::{
     backend::{LatchStep, Round, RoundTerms},
     error::LockError,
-    key::LockKey,
+    key::{LockKey, LockName},
     lease::{MAX_LEASE, MIN_LEASE},
-    options::OptionsError,
+    options::{MAX_PARTS, OptionsError, Strategy},
 };
 
-use crate::{limits, lock::Lock, options::ClientHandle};
+use crate::{acquire::one, guard::LockGuard, limits, lock::Lock, options::ClientHandle};
 
 /// Waits until all parts of some work are done. The parts and those who wait can run in any process.
 ///
@@ -19,10 +19,9 @@ use crate::{limits, lock::Lock, options::ClientHandle};
 /// its life ends before, the round has expired. Who comes later still sees the result, until as much time has passed again.
 /// [`restart`](Self::restart) begins the next round.
 ///
-/// The number of parts and the life of a round are those that its first use has named. A latch of no parts is reached at once. The
-/// latch `NAME` is stored under the key
-/// `latch:NAME`, so a lock with the key `NAME` is something else. If the server loses its data, it forgets the parts that were
-/// counted: the round is then not reached, and those who wait for it see that it expires. A Redlock and
+/// The number of parts and the life of a round are those that its first use has named. A latch of no parts is reached at once,
+/// and 100,000 parts are the most. If the server loses its data, it forgets the parts that were counted: the round is then not
+/// reached, and those who wait for it see that it has expired. A Redlock and
 /// [Redisson's layout](crate::Layout::Redisson) refuse latches, with
 /// [`NoReaders`](crate::OptionsError::NoReaders).
 ///
@@ -97,8 +96,8 @@ impl LatchStatus {
     }
 }
 
-impl From<Round> for LatchStatus {
-    fn from(round: Round) -> Self {
+impl From<&Round> for LatchStatus {
+    fn from(round: &Round) -> Self {
         Self {
             round: round.generation,
             parts: round.parts,
@@ -108,16 +107,18 @@ impl From<Round> for LatchStatus {
     }
 }
 
-/// Returns how the round with this number has ended, or `None` if it is open.
-fn end_of(generation: u64, present: &Round) -> Option<Latched> {
-    let is_reached = if present.generation == generation {
-        let status = LatchStatus::from(*present);
-        if !status.is_reached() && !status.is_expired() {
-            return None;
+/// Returns how the round with this number has ended, or `None` if it is open. A round that the server has forgotten has expired.
+fn end_of(generation: u64, present: Option<&Round>) -> Option<Latched> {
+    let is_reached = match present {
+        Some(present) if present.generation == generation => {
+            let status = LatchStatus::from(present);
+            if !status.is_reached() && !status.is_expired() {
+                return None;
+            }
+            status.is_reached()
         }
-        status.is_reached()
-    } else {
-        present.before == Some((generation, true))
+        Some(present) => present.earlier.contains(&(generation, true)),
+        None => false,
     };
     Some(match is_reached {
         true => Latched::Reached,
@@ -128,60 +129,66 @@ fn end_of(generation: u64, present: &Round) -> Option<Latched> {
 impl Latch {
     pub(crate) fn new(client: ClientHandle, name: &str, parts: u32, life: Duration) -> Self {
         let key = LockKey::behind("latch:", name);
+        let lock = Lock::new(client, key).read().label("latch");
         Self {
-            lock: Lock::new(client, key).read().label("latch"),
+            lock: lock.replicas(0).strategy(Strategy::Handoff),
             terms: RoundTerms { parts, life },
         }
     }
 
     /// Counts a part that is done in the present round, unless it is counted already. The name of a part is not empty, and has at
-    /// most 1,024 bytes. Returns the round afterwards. If the round is over, nothing is counted, and
-    /// [`is_expired`](LatchStatus::is_expired) says so. Waits for the answer of the server for as long as the client's `wait`.
+    /// most 1,024 bytes. Returns the present round afterwards. If the round is over, nothing is counted, and
+    /// [`is_expired`](LatchStatus::is_expired) says so. If somebody begins the next round meanwhile, the part counts in neither of
+    /// them unless it was counted before. Waits for the answers of the server for as long as the client's `wait`.
     ///
     /// # Errors
     /// Returns the same errors as [`Lock::status`](crate::Lock::status), and [`LockError::InvalidOptions`] if the life of the
-    /// latch is shorter than 10 ms or longer than 24 hours, or if the client's backend has no latches.
+    /// latch is shorter than 10 ms or longer than 24 hours, if it has more than 100,000 parts, or if the client's backend has no
+    /// latches.
     pub async fn count_down(&self, part: impl AsRef<str>) -> Result<LatchStatus, LockError> {
         let part = LockKey::new(part.as_ref())?;
-        let step = LatchStep::Count(self.terms, part);
-        let counted = self.change(&self.lock, step);
-        counted.await.map(LatchStatus::from)
+        let joined = self.join(&self.lock).await?;
+        let step = LatchStep::Count(joined.generation, part);
+        let counted = self.ask(&self.lock, Some(joined.generation), step).await?;
+        Ok(LatchStatus::from(&counted.unwrap_or(joined)))
     }
 
-    /// Waits for the end of the present round, but at most for `wait`. With a `wait` of zero, only looks.
+    /// Waits for the end of the present round, but at most for `wait`, which is 24 hours at most. With a `wait` of zero, only
+    /// looks.
     ///
     /// # Errors
     /// Returns the same errors as [`count_down`](Self::count_down).
     pub async fn wait(&self, wait: Duration) -> Result<Latched, LockError> {
         let backend = &self.lock.settings.client.shared.backend;
         let until = backend.now() + wait;
-        let look = async |left: Duration| {
-            let lock = self.lock.clone().wait(left.max(limits::TRY_PATIENCE));
-            self.change(&lock, LatchStep::Join(self.terms)).await
-        };
-        let mut round = look(wait).await?;
-        let generation = round.generation;
+        let answers = |left: Duration| self.lock.clone().wait(left.max(limits::TRY_PATIENCE));
+        let generation = self.join(&answers(wait)).await?.generation;
         loop {
-            if let Some(end) = end_of(generation, &round) {
+            let left = until.since(backend.now());
+            let step = LatchStep::Keep(generation);
+            let round = self.ask(&answers(left), Some(generation), step).await?;
+            if let Some(end) = end_of(generation, round.as_ref()) {
                 return Ok(end);
             }
             let left = until.since(backend.now());
             if left.is_zero() {
                 return Ok(Latched::TimedOut);
             }
-            // While the round is open, its lock is kept, and readers wait for it.
-            let waiting = self.lock.clone().wait(left.min(limits::LATCH_LOOK));
-            let entered = match waiting.lease(limits::LATCH_LEASE).acquire().await {
-                Ok(guard) => Some(guard.release().await),
-                Err(LockError::Busy { .. }) => None,
+            // While the round is open, its lock is kept, and readers wait for it. They protect nothing, so they are nested in no
+            // other call.
+            let asked = backend.now();
+            let lock = self.lock.clone().lease(limits::LATCH_LEASE);
+            let mut spec = lock.wait(left.min(limits::LATCH_LOOK)).spec()?;
+            spec.name = self.lock_of(generation)?;
+            match one::enter(&spec, None).await {
+                Ok(entered) => drop(LockGuard::new(entered).release().await),
+                Err(LockError::Busy { .. }) => {}
                 Err(error) => return Err(error),
-            };
-            round = look(until.since(backend.now())).await?;
-            if entered.is_some() && end_of(generation, &round).is_none() {
-                // The server had lost the lock, or those who waited for an earlier round have not left yet.
-                backend
-                    .sleep_until(backend.now() + limits::LATCH_PAUSE)
-                    .await;
+            }
+            // If the server has lost the lock, or lets nobody wait, the next look is not at once.
+            let earliest = asked + limits::LATCH_PAUSE.min(left);
+            if backend.now() < earliest && self.is_open(&answers(left), generation).await? {
+                backend.sleep_until(earliest).await;
             }
         }
     }
@@ -193,9 +200,11 @@ impl Latch {
     /// # Errors
     /// Returns the same errors as [`count_down`](Self::count_down).
     pub async fn restart(&self, round: u64) -> Result<LatchStatus, LockError> {
+        self.check()?;
         let step = LatchStep::Restart(self.terms, round);
-        let restarted = self.change(&self.lock, step);
-        restarted.await.map(LatchStatus::from)
+        let restarted = self.ask(&self.lock, Some(round), step).await?;
+        let present = restarted.expect("this step begins a round if there is none");
+        Ok(LatchStatus::from(&present))
     }
 
     /// Reads the present round; `None` if no round has begun, or if the last one is forgotten.
@@ -203,19 +212,69 @@ impl Latch {
     /// # Errors
     /// Returns the same errors as [`Lock::status`](crate::Lock::status).
     pub async fn status(&self) -> Result<Option<LatchStatus>, LockError> {
-        let lock = self.lock.clone().wait(Duration::ZERO);
-        let asking = lock.ask(|backend, name| backend.latch(name, LatchStep::Read));
-        Ok(asking.await?.map(LatchStatus::from))
+        let round = self.read().await?;
+        Ok(round.as_ref().map(LatchStatus::from))
     }
 
-    /// Carries out a step that begins a round if there is none. Waits for the answer for as long as `lock` waits.
-    async fn change(&self, lock: &Lock, step: LatchStep) -> Result<Round, LockError> {
-        lock.spec()?; // the client may change locks, and has readers
-        if !(MIN_LEASE..=MAX_LEASE).contains(&self.terms.life) {
-            return Err(OptionsError::LifeOutOfRange.into());
+    /// Returns the number of callers that wait for the present round.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`Lock::status`](crate::Lock::status).
+    pub async fn waiting(&self) -> Result<usize, LockError> {
+        let Some(round) = self.read().await? else {
+            return Ok(0);
+        };
+        let of_round = self.lock_of(round.generation)?;
+        let asking = self
+            .lock
+            .ask(|backend, _| Box::pin(async move { backend.status(&of_round).await }));
+        Ok(asking.await?.waiters)
+    }
+
+    async fn read(&self) -> Result<Option<Round>, LockError> {
+        let lock = self.lock.clone().wait(Duration::ZERO);
+        self.ask(&lock, None, LatchStep::Read).await
+    }
+
+    /// Reads the present round, and begins the first one if there is none.
+    async fn join(&self, lock: &Lock) -> Result<Round, LockError> {
+        self.check()?;
+        let joined = self.ask(lock, None, LatchStep::Join(self.terms)).await?;
+        Ok(joined.expect("this step begins a round if there is none"))
+    }
+
+    async fn is_open(&self, lock: &Lock, generation: u64) -> Result<bool, LockError> {
+        let round = self.ask(lock, None, LatchStep::Read).await?;
+        Ok(end_of(generation, round.as_ref()).is_none())
+    }
+
+    /// Checks that the client may change locks and has readers, and that the terms are in range.
+    fn check(&self) -> Result<(), LockError> {
+        self.lock.spec()?;
+        let RoundTerms { parts, life } = self.terms;
+        if parts > MAX_PARTS || !(MIN_LEASE..=MAX_LEASE).contains(&life) {
+            return Err(OptionsError::LatchOutOfRange.into());
         }
-        let asking = lock.ask(|backend, name| backend.latch(name, step));
-        let round = asking.await?;
-        Ok(round.expect("this step begins a round if there is none"))
+        Ok(())
+    }
+
+    /// Returns the name of the lock for which those wait who wait for this round. It lies in the hash slot of the latch.
+    fn lock_of(&self, generation: u64) -> Result<LockName, LockError> {
+        let name = self.lock.spec_name()?;
+        Ok(LockName::stored(&format!("{name}:{generation}")))
+    }
+
+    /// Carries out a step. Waits for the answer for as long as `lock` waits.
+    async fn ask(
+        &self,
+        lock: &Lock,
+        generation: Option<u64>,
+        step: LatchStep,
+    ) -> Result<Option<Round>, LockError> {
+        let of_round = generation.map(|round| self.lock_of(round)).transpose()?;
+        let asking = lock.ask(|backend, name| {
+            Box::pin(async move { backend.latch(name, of_round.as_ref(), step).await })
+        });
+        asking.await
     }
 }

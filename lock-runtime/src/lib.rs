@@ -104,7 +104,9 @@ pub use lock_core::{
     fencing::FencingToken,
     key::{KeyError, KeyPart, LockKey, MAX_KEY_BYTES, MAX_KEYS, escape},
     layout::Layout,
-    options::{AccessMode, Backoff, MAX_PERMITS, Mode, OnLost, OptionsError, Release, Strategy},
+    options::{
+        AccessMode, Backoff, MAX_PARTS, MAX_PERMITS, Mode, OnLost, OptionsError, Release, Strategy,
+    },
     owner::OwnerId,
 };
 pub use lock_macros::{distributed_lock, leader};

@@ -94,6 +94,10 @@ impl Lock {
         Ok((key, name))
     }
 
+    pub(crate) fn spec_name(&self) -> Result<LockName, LockError> {
+        self.name().map(|(_, name)| name)
+    }
+
     pub(crate) fn spec(&self) -> Result<AcquireSpec, LockError> {
         self.settings.one(self.key.clone())
     }

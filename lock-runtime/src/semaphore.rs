@@ -12,6 +12,7 @@ use lock_core::{
 use crate::{
     call::Run,
     guard::LockGuard,
+    limits,
     lock::Lock,
     options::{ClientHandle, Settings, option_setters},
 };
@@ -163,7 +164,10 @@ impl Semaphore {
     async fn change_limit(&self, permits: Option<u32>) -> Result<(), LockError> {
         let lock = self.taking(1);
         lock.spec()?; // the client may change locks, and has semaphores
-        let step = LimitStep::Set(permits);
+        let client = &self.settings.client;
+        let wait = self.settings.options.wait.unwrap_or(client.defaults.wait);
+        let until = client.shared.backend.now() + wait + limits::LATE_SLACK;
+        let step = LimitStep::Set(permits, until);
         lock.ask(|backend, name| backend.limit(name, step)).await?;
         Ok(())
     }

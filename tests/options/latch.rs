@@ -7,15 +7,11 @@ use lock_runtime::{KeyError, Latch, Latched, LockClient, LockError, OptionsError
 use support::{
     proxy::FaultProxy,
     server::RedisServer,
-    stores::{
-        SECOND, Store, on_every_topology_with_a_queue, on_stores_with_a_queue, until, until_free,
-        until_waiting,
-    },
+    stores::{SECOND, Store, on_every_topology_with_a_queue, on_stores_with_a_queue, until},
 };
 use tokio::task::JoinHandle;
 
 const MS: Duration = Duration::from_millis(1);
-const KEY: &str = "latch:import";
 
 fn latch(client: &LockClient, parts: u32) -> Latch {
     client.latch("import", parts, 60 * SECOND)
@@ -26,9 +22,14 @@ fn wait(latch: &Latch) -> JoinHandle<Result<Latched, LockError>> {
     tokio::spawn(async move { latch.wait(60 * SECOND).await })
 }
 
-/// Returns the number of callers that wait for the latch.
-async fn waiting(client: &LockClient) -> usize {
-    client.lock(KEY).status().await.unwrap().waiters
+/// Waits until this number of callers wait for the present round.
+async fn until_waiting(latch: &Latch, callers: usize) {
+    until(async || latch.waiting().await == Ok(callers)).await;
+}
+
+/// Waits until the store contains only counters and records.
+async fn until_clean(store: &Store) {
+    until(async || store.keys().await.iter().all(|key| key.ends_with("fence"))).await;
 }
 
 async fn ended(waiters: Vec<JoinHandle<Result<Latched, LockError>>>) -> Vec<Latched> {
@@ -43,7 +44,7 @@ async fn all_who_wait_continue_when_the_last_part_is_done() {
         let (here, there) = (latch(&one, 3), latch(&two, 3));
         assert_eq!(here.status().await, Ok(None));
         let waiters = [&here, &there, &here, &there, &there].map(wait).into();
-        until_waiting(&one, KEY, 5).await;
+        until_waiting(&latch(&one, 1), 5).await;
         for (done, part) in ["a", "b", "a", "b"].into_iter().enumerate() {
             let round = there.count_down(part).await.unwrap();
             assert_eq!(
@@ -57,13 +58,12 @@ async fn all_who_wait_continue_when_the_last_part_is_done() {
         assert_eq!(here.wait(Duration::ZERO).await, Ok(Latched::TimedOut));
         let last = here.count_down("c").await.unwrap();
         assert!(last.is_reached() && last.round == status.round);
-        let left = waiting(&one).await;
-        assert_eq!(left, 0, "all enter with the last part");
+        assert_eq!(here.waiting().await, Ok(0), "all enter with the last part");
         assert_eq!(ended(waiters).await, [Latched::Reached; 5]);
         // Who comes late sees the result, and a part that comes late changes nothing.
         assert_eq!(there.wait(60 * SECOND).await, Ok(Latched::Reached));
         assert_eq!(there.count_down("d").await.unwrap().left, 0);
-        until_free(&one, KEY).await;
+        until_clean(&store).await;
     })
     .await;
 }
@@ -80,7 +80,7 @@ async fn a_round_expires_with_its_life() {
         let late = other.count_down("b").await.unwrap();
         assert!(late.is_expired() && late.left == 1 && late.parts == 2);
         assert_eq!(other.wait(60 * SECOND).await, Ok(Latched::Expired));
-        until_free(&one, KEY).await;
+        until_clean(&store).await;
     })
     .await;
 }
@@ -110,15 +110,15 @@ async fn a_restart_begins_the_next_round_once() {
         assert_eq!(there.restart(first).await.unwrap().round, second.round);
         // Those who wait for a round that somebody ends are told so.
         let waiters = [&here, &there].map(wait).into();
-        until_waiting(&one, KEY, 2).await;
+        until_waiting(&latch(&one, 1), 2).await;
         let third = there.restart(second.round).await.unwrap();
         assert_eq!((third.left, third.parts), (1, 1));
         assert_eq!(ended(waiters).await, [Latched::Expired; 2]);
         let waiters = [&here, &there].map(wait).into();
-        until_waiting(&one, KEY, 2).await;
+        until_waiting(&latch(&one, 1), 2).await;
         assert!(here.count_down("a").await.unwrap().is_reached());
         assert_eq!(ended(waiters).await, [Latched::Reached; 2]);
-        until_free(&one, KEY).await;
+        until_clean(&store).await;
     })
     .await;
 }
@@ -139,12 +139,12 @@ async fn a_caller_that_is_dropped_leaves_nothing() {
         let [one, two] = store.clients().await;
         let dropped = wait(&latch(&one, 1));
         let waiters = vec![wait(&latch(&two, 1))];
-        until_waiting(&one, KEY, 2).await;
+        until_waiting(&latch(&one, 1), 2).await;
         dropped.abort();
-        until_waiting(&one, KEY, 1).await;
+        until_waiting(&latch(&one, 1), 1).await;
         latch(&one, 1).count_down("a").await.unwrap();
         assert_eq!(ended(waiters).await, [Latched::Reached]);
-        until_free(&one, KEY).await;
+        until_clean(&store).await;
     })
     .await;
 }
@@ -154,23 +154,15 @@ async fn a_caller_that_is_dropped_leaves_nothing() {
 async fn a_latch_that_the_server_has_lost_is_not_reached() {
     let server = RedisServer::start().await;
     let client = Store::on(&server.url()).client().await;
-    let import = client.latch("import", 2, 3 * SECOND);
+    let import = client.latch("import", 2, 60 * SECOND);
     import.count_down("a").await.unwrap();
     let waiters = vec![wait(&import)];
-    until_waiting(&client, KEY, 1).await;
-    let before = import.status().await.unwrap().unwrap().round;
+    until_waiting(&latch(&client, 1), 1).await;
     let mut connection = server.connection().await;
     redis::cmd("FLUSHALL")
         .exec_async(&mut connection)
         .await
         .unwrap();
-    until(async || {
-        import
-            .status()
-            .await
-            .is_ok_and(|round| round.is_some_and(|it| it.round != before))
-    })
-    .await;
     assert_eq!(ended(waiters).await, [Latched::Expired]);
 }
 
@@ -185,11 +177,14 @@ async fn a_part_whose_answer_is_lost_counts_once() {
     let import = latch(&client, 3);
     import.wait(Duration::ZERO).await.unwrap();
     latch(&behind, 3).status().await.unwrap();
-    proxy.hold_replies(true);
+    proxy.delay(100 * MS);
+    let asked = proxy.wait_for_request(b"count");
     let counting = tokio::spawn({
-        let import = latch(&behind.clone(), 3);
+        let import = latch(&behind, 3);
         async move { import.count_down("a").await }
     });
+    asked.await;
+    proxy.hold_replies(true);
     until(async || import.status().await.unwrap().unwrap().left == 2).await;
     proxy.cut();
     proxy.hold_replies(false);
@@ -202,9 +197,12 @@ async fn latches_that_make_no_sense_are_refused() {
     let client = Store::memory().client().await;
     for life in [Duration::ZERO, 25 * 3600 * SECOND] {
         let refused = client.latch("import", 1, life).count_down("a").await;
-        let expected = LockError::InvalidOptions(OptionsError::LifeOutOfRange);
+        let expected = LockError::InvalidOptions(OptionsError::LatchOutOfRange);
         assert_eq!(refused, Err(expected));
     }
+    let many = latch(&client, 100_001).count_down("a").await;
+    let expected = LockError::InvalidOptions(OptionsError::LatchOutOfRange);
+    assert_eq!(many, Err(expected));
     let empty = latch(&client, 1).count_down("").await;
     assert_eq!(empty, Err(LockError::InvalidKey(KeyError::Empty)));
     let empty = LockError::InvalidKey(KeyError::Empty);
@@ -222,4 +220,84 @@ async fn latches_that_make_no_sense_are_refused() {
         );
         assert_eq!(latch(&client, 1).wait(SECOND).await, Err(expected));
     }
+}
+
+/// A latch is waited for inside a call with several keys, whose names come later. The wait sends no more requests than outside,
+/// and the thread of an in-process client goes on.
+#[tokio::test]
+async fn a_wait_inside_another_call_waits() {
+    on_stores_with_a_queue(async |store| {
+        let client = store.client().await;
+        let (import, locks) = (latch(&client, 1), client.locks(["x", "y"]));
+        let waiting = locks.run(async { import.wait(60 * SECOND).await });
+        let counting = async {
+            until_waiting(&import, 1).await;
+            let before = client.stats().commands;
+            tokio::time::sleep(500 * MS).await;
+            let sent = client.stats().commands - before;
+            import.count_down("a").await.unwrap();
+            sent
+        };
+        let (end, sent) = tokio::join!(waiting, counting);
+        assert_eq!(end, Ok(Ok(Latched::Reached)));
+        assert!(sent < 20, "{sent} commands in half a second");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_short_wait_ends_by_a_paused_clock() {
+    let client = Store::memory().client().await;
+    for micros in [1, 500, 999, 1000, 1500] {
+        let wait = Duration::from_micros(micros);
+        assert_eq!(latch(&client, 1).wait(wait).await, Ok(Latched::TimedOut));
+    }
+}
+
+/// Rounds that are reached follow each other quickly. Nobody who waited for one of them is told that it has expired, and nobody
+/// waits for the end of another round.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_waiter_learns_of_its_own_round() {
+    on_stores_with_a_queue(async |store| {
+        let [one, two] = store.clients().await;
+        for _ in 0..20 {
+            let import = latch(&two, 1);
+            let waiters: Vec<_> = (0..10).map(|_| wait(&latch(&one, 1))).collect();
+            until_waiting(&import, 10).await;
+            for _ in 0..5 {
+                let reached = import.count_down("a").await.unwrap();
+                assert!(reached.is_reached());
+                import.restart(reached.round).await.unwrap();
+            }
+            assert_eq!(ended(waiters).await, [Latched::Reached; 10]);
+        }
+    })
+    .await;
+}
+
+/// A part whose answer is lost, and whose round is over when its request is repeated, does not count in the next round.
+#[tokio::test]
+async fn a_repeated_part_does_not_count_in_the_next_round() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let store = Store::on(&server.url());
+    let client = store.client().await;
+    let behind = store.through(&proxy.url()).client().await;
+    let (here, there) = (latch(&client, 2), latch(&behind, 2));
+    let round = there.count_down("a").await.unwrap().round;
+    proxy.delay(100 * MS);
+    let asked = proxy.wait_for_request(b"count");
+    let counting = tokio::spawn({
+        let there = there.clone();
+        async move { there.count_down("b").await }
+    });
+    asked.await;
+    proxy.hold_replies(true);
+    until(async || here.status().await.unwrap().unwrap().left == 0).await;
+    here.restart(round).await.unwrap();
+    proxy.cut();
+    proxy.hold_replies(false);
+    counting.await.unwrap().unwrap();
+    let next = here.status().await.unwrap().unwrap();
+    assert!(next.round > round && next.left == 2, "{next:?}");
 }

@@ -375,3 +375,30 @@ async fn callers_whose_messages_are_lost_enter_together() {
     }
     until_free(&client, KEY).await;
 }
+
+/// The first caller in the queue takes more permits than an operator has set, and its client is gone. It keeps back nobody.
+#[tokio::test]
+async fn a_caller_that_does_not_fit_and_is_gone_keeps_nobody_back() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let store = Store::on(&server.url());
+    let client = store.client().await;
+    semaphore(&client, 5).set_limit(2).await.unwrap();
+    for gives_up in [false, true] {
+        let gone = store.through(&proxy.url()).client().await;
+        let many = begin(semaphore(&gone, 5), 5);
+        until_waiting(&client, KEY, 1).await;
+        let behind = begin(semaphore(&client, 5), 1);
+        until_waiting(&client, KEY, 2).await;
+        if gives_up {
+            many.abort();
+        } else {
+            proxy.refuse(true);
+            proxy.cut();
+        }
+        behind.await.unwrap().release().await;
+        many.abort();
+        proxy.refuse(false);
+    }
+    semaphore(&client, 5).clear_limit().await.unwrap();
+}

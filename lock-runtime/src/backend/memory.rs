@@ -60,6 +60,9 @@ use crate::{
 
 mod requests;
 
+/// The number of earlier rounds of a latch whose results are remembered.
+const ROUNDS_KEPT: usize = 64;
+
 /// The clock of the calling runtime.
 const CLOCK: TokioClock = TokioClock;
 
@@ -192,7 +195,7 @@ struct Latch {
     counted: HashSet<LockKey>,
     until: Moment,
     forget: Moment,
-    before: Option<(u64, bool)>,
+    earlier: Vec<(u64, bool)>,
 }
 
 /// A lock that callers hold or wait for.
@@ -352,7 +355,7 @@ impl Registry {
 
     fn limit(&self, name: &LockName, step: LimitStep) -> Option<u32> {
         self.with(name, |slot, common| {
-            if let LimitStep::Set(limit) = step {
+            if let LimitStep::Set(limit, _) = step {
                 match limit {
                     Some(limit) => common.limits.insert(name.clone(), limit),
                     None => common.limits.remove(name),
@@ -364,58 +367,81 @@ impl Registry {
         })
     }
 
-    fn latch(&self, name: &LockName, step: LatchStep, origin: Origin) -> Option<Round> {
-        let (now, mut kept_until) = (CLOCK.now(), None);
-        let round = self.with(name, |slot, common| {
-            common.latches.retain(|_, latch| now < latch.forget);
-            let present = common.latches.get(name);
-            let (terms, part, ended) = match step {
+    fn latch(
+        &self,
+        name: &LockName,
+        lock: Option<&LockName>,
+        step: LatchStep,
+        origin: Origin,
+    ) -> Option<Round> {
+        let now = CLOCK.now();
+        let keeps = matches!(step, LatchStep::Keep(_));
+        let (round, mine) = self.change(|state| {
+            let Common { fence, latches, .. } = &mut state.common;
+            let present = latches.get(name).filter(|latch| now < latch.forget);
+            let (terms, mine, part) = match step {
                 LatchStep::Read => (None, None, None),
-                LatchStep::Join(terms) => (Some(terms), None, None),
-                LatchStep::Count(terms, part) => (Some(terms), Some(part), None),
-                LatchStep::Restart(terms, ended) => (Some(terms), None, Some(ended)),
+                LatchStep::Join(terms) => (Some(terms).filter(|_| present.is_none()), None, None),
+                LatchStep::Keep(round) => (None, Some(round), None),
+                LatchStep::Count(round, part) => (None, Some(round), Some(part)),
+                LatchStep::Restart(terms, round) => {
+                    let ends = present.is_none_or(|latch| latch.generation == round);
+                    (Some(terms).filter(|_| ends), Some(round), None)
+                }
             };
-            let replaces = present.is_some_and(|latch| Some(latch.generation) == ended);
-            if let Some(terms) = terms.filter(|_| present.is_none() || replaces) {
-                common.fence += 1;
+            if let Some(terms) = terms {
+                *fence += 1;
+                let mut earlier = present.map_or_else(Vec::new, |latch| latch.earlier.clone());
+                earlier.extend(present.map(|latch| (latch.generation, latch.is_reached())));
                 let latch = Latch {
-                    generation: common.fence,
+                    generation: *fence,
                     parts: terms.parts,
                     counted: HashSet::new(),
                     until: now + terms.life,
                     forget: now + 2 * terms.life,
-                    before: present.map(|latch| (latch.generation, latch.is_reached())),
+                    earlier: earlier.split_off(earlier.len().saturating_sub(ROUNDS_KEPT)),
                 };
-                common.latches.insert(name.clone(), latch);
+                latches.retain(|_, latch| now < latch.forget);
+                latches.insert(name.clone(), latch);
             }
-            let latch = common.latches.get_mut(name)?;
-            if let Some(part) = part
-                && now < latch.until
-                && !latch.is_reached()
+            let latch = latches.get_mut(name).filter(|latch| now < latch.forget);
+            let Some(latch) = latch else {
+                return (None, mine);
+            };
+            if let Some(part) = part.filter(|_| mine == Some(latch.generation))
+                && latch.is_open(now)
             {
                 latch.counted.insert(part);
             }
-            let is_open = now < latch.until && !latch.is_reached();
-            let (round, until) = (latch.round(now), latch.until);
-            if terms.is_none() {
-                return Some(round);
-            }
-            let ends = !is_open || replaces;
-            if ends && slot.held.iter().any(|held| held.stage == Stage::Retained) {
-                slot.held.clear();
-                slot.admit(common);
-            }
-            if is_open && slot.held.is_empty() {
-                let who = (OwnerId::from_u128(0), Mode::Write);
-                slot.grant(who, origin, Some(until), Stage::Retained, common);
-                kept_until = Some(until);
-            }
-            Some(round)
+            (
+                Some((latch.round(now), latch.is_open(now), latch.until)),
+                mine,
+            )
         });
-        if let Some(until) = kept_until {
-            self.retain_until(name, until);
+        if let Some(lock) = lock {
+            let open = round
+                .as_ref()
+                .filter(|(round, is_open, _)| *is_open && mine == Some(round.generation));
+            let kept = self.with(lock, |slot, common| match open {
+                Some((_, _, until)) if keeps && slot.held.is_empty() => {
+                    let who = (OwnerId::from_u128(0), Mode::Write);
+                    slot.grant(who, origin, Some(*until), Stage::Retained, common);
+                    Some(*until)
+                }
+                Some(_) => None,
+                None => {
+                    if slot.held.iter().any(|held| held.stage == Stage::Retained) {
+                        slot.held.clear();
+                        slot.admit(common);
+                    }
+                    None
+                }
+            });
+            if let Some(until) = kept {
+                self.retain_until(lock, until);
+            }
         }
-        round
+        round.map(|(round, ..)| round)
     }
 
     /// Ends the hold with this token. If `retain_until` is later than now, the lock stays taken until that moment.
@@ -504,6 +530,10 @@ impl Registry {
 }
 
 impl Latch {
+    fn is_open(&self, now: Moment) -> bool {
+        now < self.until && !self.is_reached()
+    }
+
     fn is_reached(&self) -> bool {
         self.counted.len() >= self.parts as usize
     }
@@ -514,7 +544,7 @@ impl Latch {
             parts: self.parts,
             counted: u32::try_from(self.counted.len()).unwrap_or(u32::MAX),
             remaining: self.until.since(now),
-            before: self.before,
+            earlier: self.earlier.clone(),
         }
     }
 }

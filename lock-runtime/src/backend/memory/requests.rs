@@ -347,6 +347,7 @@ impl Backend for MemoryBackend {
     fn latch<'a>(
         &'a self,
         name: &'a LockName,
+        lock: Option<&'a LockName>,
         step: LatchStep,
     ) -> BoxFuture<'a, Result<Option<Round>, BackendError>> {
         Box::pin(async move {
@@ -355,7 +356,7 @@ impl Backend for MemoryBackend {
                 application: self.application.clone(),
                 function: "",
             };
-            Ok(self.registry.latch(name, step, origin))
+            Ok(self.registry.latch(name, lock, step, origin))
         })
     }
 

@@ -180,9 +180,10 @@ impl Backend for RedisBackend {
     fn latch<'a>(
         &'a self,
         name: &'a LockName,
+        lock: Option<&'a LockName>,
         step: LatchStep,
     ) -> BoxFuture<'a, Result<Option<Round>, BackendError>> {
-        Box::pin(records::latch(&self.server, name, step))
+        Box::pin(records::latch(&self.server, name, lock, step))
     }
 
     fn replicate<'a>(

@@ -322,19 +322,31 @@ impl Call {
                     self.choice(2, &["1", "3", "0", ""]),
                 );
                 let keys = [&native[..], &[limit]].concat();
-                (keys, text(&[set, number, &floor, claim]))
+                let until = if end.is_empty() {
+                    (START * 2).to_string()
+                } else {
+                    end
+                };
+                (keys, text(&[set, number, &floor, claim, &until]))
             }
             "latch" => {
-                let step = self.choice(3, &["count", "count", "join", "restart", "read"]);
-                let detail = match step {
-                    "restart" => token.clone(),
-                    _ => self.choice(2, &["a", "b", "c"]).to_owned(),
+                let steps = ["count", "count", "keep", "join", "restart", "read"];
+                let step = self.choice(3, &steps);
+                let part = self.choice(2, &["a", "b", "c"]);
+                let record = format!("{}:round:fence", lock(other));
+                let round = pair.simulated.members(&record, START as i64 / 1000);
+                let round = round.first().and_then(|round| round.split_once('|'));
+                let round = round.map_or("1", |(round, _)| round);
+                let own = [record, fence, grant, companion(one), claim_key(one)];
+                let keys = match step {
+                    "join" | "read" => own[..2].to_vec(),
+                    _ => own.to_vec(),
                 };
-                let keys = [&native[..], &[format!("{}:round:fence", lock(one))]].concat();
                 let parts = self.choice(1, &["2", "1", "3", "0"]);
+                let words = "shop/web/1/";
                 (
                     keys,
-                    text(&[step, &detail, parts, lease, &floor, claim, "shop/web/1/"]),
+                    text(&[step, round, part, parts, lease, &floor, claim, words]),
                 )
             }
             "quorum_probe" => (vec![mark, fence], text(&[lease, &floor, "run"])),

@@ -8,7 +8,7 @@ use lock_core::{
         without_leaders, without_readers,
     },
     fencing::FencingToken,
-    key::LockName,
+    key::{LockKey, LockName},
     layout::Layout,
 };
 
@@ -67,24 +67,29 @@ pub(crate) async fn limit(
     if keys.len() < 5 {
         return Err(without_readers());
     }
-    let (step, number) = match step {
-        LimitStep::Read => ("", String::new()),
-        LimitStep::Set(number) => ("set", number.map_or_else(String::new, |it| it.to_string())),
+    let (step, number, until) = match step {
+        LimitStep::Read => ("", String::new(), server.now()),
+        LimitStep::Set(number, until) => {
+            let number = number.map_or_else(String::new, |it| it.to_string());
+            ("set", number, until)
+        }
     };
     let args = [
         Arg::Text(step),
         Arg::Text(&number),
         Arg::Floor,
         Arg::Text(claim_ms()),
+        Arg::At(until),
     ];
     let answered = server.run(name, &scripts::LIMIT, &keys, &args).await?;
     redis::from_redis_value(answered.value).map_err(|error| not_understood(&error))
 }
 
-/// Reads or changes a latch, and returns its present round.
+/// Reads or changes a latch, and returns its present round. `lock` is the lock of the round that the step names.
 pub(crate) async fn latch(
     server: &Arc<Server>,
     name: &LockName,
+    lock: Option<&LockName>,
     step: LatchStep,
 ) -> Result<Option<Round>, BackendError> {
     if server.layout() == Layout::Redisson {
@@ -92,43 +97,53 @@ pub(crate) async fn latch(
     }
     let names = server.names(name);
     let record = format!("{}:round:fence", names.grant());
-    let (what, detail, terms) = match step {
-        LatchStep::Read => ("read", String::new(), None),
-        LatchStep::Join(terms) => ("join", String::new(), Some(terms)),
-        LatchStep::Count(terms, part) => ("count", part.to_string(), Some(terms)),
-        LatchStep::Restart(terms, round) => ("restart", round.to_string(), Some(terms)),
+    let lock = lock.map(|lock| server.names(lock));
+    let mut keys = vec![record.as_str(), names.fence()];
+    if let Some(lock) = &lock {
+        keys.extend([lock.grant(), lock.companion()]);
+        keys.extend(lock.claim());
+    }
+    let (what, round, part, terms) = match step {
+        LatchStep::Read => ("read", None, None, None),
+        LatchStep::Join(terms) => ("join", None, None, Some(terms)),
+        LatchStep::Keep(round) => ("keep", Some(round), None, None),
+        LatchStep::Count(round, part) => ("count", Some(round), Some(part), None),
+        LatchStep::Restart(terms, round) => ("restart", Some(round), None, Some(terms)),
     };
+    let round = round.map_or_else(String::new, |round| round.to_string());
     let (parts, life) = terms.map_or_else(Default::default, |RoundTerms { parts, life }| {
         (parts.to_string(), millis(life))
     });
     let words = format!("{}/", server.process);
     let args = [
         Arg::Text(what),
-        Arg::Text(&detail),
+        Arg::Text(&round),
+        Arg::Text(part.as_ref().map_or("", LockKey::as_str)),
         Arg::Text(&parts),
         Arg::Text(&life),
         Arg::Floor,
         Arg::Text(claim_ms()),
         Arg::Text(&words),
     ];
-    let [grant, queue, fence, claim] = [
-        names.grant(),
-        names.companion(),
-        names.fence(),
-        names.claim().unwrap_or_default(),
-    ];
-    let keys = [grant, queue, fence, claim, &record];
     let answered = server.run(name, &scripts::LATCH, &keys, &args).await?;
-    type Seen = (u64, u32, u32, u64, u64, u8);
-    let seen: Option<Seen> =
+    let seen: Option<(u64, u32, u32, u64, String)> =
         redis::from_redis_value(answered.value).map_err(|error| not_understood(&error))?;
     Ok(
-        seen.map(|(generation, parts, counted, left, before, had)| Round {
+        seen.map(|(generation, parts, counted, left, earlier)| Round {
             generation,
             parts,
             counted,
             remaining: Duration::from_millis(left),
-            before: (before > 0).then_some((before, had == 1)),
+            earlier: earlier.split(' ').filter_map(earlier_round).collect(),
         }),
     )
+}
+
+/// Parses the result of an earlier round, such as `17+`.
+fn earlier_round(result: &str) -> Option<(u64, bool)> {
+    let (generation, is_reached) = match result.strip_suffix('+') {
+        Some(generation) => (generation, true),
+        None => (result.strip_suffix('-')?, false),
+    };
+    Some((generation.parse().ok()?, is_reached))
 }

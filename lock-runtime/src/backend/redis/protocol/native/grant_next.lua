@@ -64,6 +64,17 @@ local function is_reachable(channel, fence)
   return not is_cluster or tonumber(redis.call('PUBSUB', 'NUMSUB', channel)[2]) > 0
 end
 
+-- Returns whether a session listens, for a waiter that cannot enter now. The message `free` only shows this, and the session
+-- ignores it.
+local function listens(session_id, fence, grant)
+  local channel = channel_of(session_id)
+  if string.find(fence, '{', 1, true) then
+    return is_reachable(channel, fence)
+  end
+  local heard = redis.pcall('PUBLISH', channel, 'free|' .. grant)
+  return type(heard) ~= 'number' or heard > 0
+end
+
 -- Caps the time left of a grant at its lease, and returns the time left, in ms. More time than the lease is left if the
 -- server's clock was set back, or if the key's expiry was removed. The scripts of waiting callers call this function,
 -- because a crashed holder does not correct its expiry itself.
@@ -253,8 +264,7 @@ local function readers()
   -- Lets the readers at the front of the queue enter beside the readers that hold the lock, until a writer is at the front; or
   -- the callers of a semaphore, until the first of them needs more permits than there are.
   -- Removes the entries of waiters that are not alive or not listening. `silent` contains the sessions that are known not to
-  -- listen. With `asks`, also finds out whether the waiter at the front listens that cannot enter: the message `free` only
-  -- shows this, and its session ignores it.
+  -- listen. With `asks`, also finds out whether the waiter at the front listens that cannot enter.
   local function admit_readers(grant, queue, fence, floor, claim, aside, silent, asks)
     local time = redis.call('TIME')
     local now = time[1] * 1000000 + time[2]
@@ -272,13 +282,7 @@ local function readers()
         and head[2] + wait * 1000 > now
       local waits = is_alive and not fits(grant, lease)
       if waits and asks then
-        local channel = channel_of(session_id)
-        if string.find(fence, '{', 1, true) then
-          waits = is_reachable(channel, fence)
-        else
-          local heard = redis.pcall('PUBLISH', channel, 'free|' .. grant)
-          waits = type(heard) ~= 'number' or heard > 0
-        end
+        waits = listens(session_id, fence, grant)
         is_alive = waits
       end
       if waits then
@@ -422,7 +426,11 @@ local function grant_next(head, grant, queue, claimed, fence, floor, claim, asid
     local is_waiter = owner and #owner == OWNER_DIGITS
     if is_waiter and not silent[session_id] and not begins_with(session_id, aside) and head[2] + wait * 1000 > now then
       local length = tonumber(lease) -- nil for a reader
-      if not length and not readers().fits(grant, lease) then
+      if not length then
+        redis.call('DEL', grant) -- the present grant is over, and the grants of readers are in a sorted set
+      end
+      local fits = length or readers().fits(grant, lease)
+      if not fits and listens(session_id, fence, grant) then
         -- An operator has set fewer permits than the waiter takes. It stays the first one, and keeps back the others.
         redis.call('ZADD', queue, head[2], head[1])
         if redis.call('PTTL', queue) < 2 * wait + 1000 then
@@ -431,10 +439,10 @@ local function grant_next(head, grant, queue, claimed, fence, floor, claim, asid
         redis.call('DEL', grant, claimed or grant)
         return nil, false
       end
-      if not length then
-        redis.call('DEL', grant) -- the present grant is over, and the grants of readers are in a sorted set
+      local owners, count = nil, 0
+      if fits then
+        owners, count = offer(owner, session_id, lease, wait, words, grant, queue, fence, floor, claim, time, now)
       end
-      local owners, count = offer(owner, session_id, lease, wait, words, grant, queue, fence, floor, claim, time, now)
       if owners then
         if claimed and length and length >= MIN_CLAIMED_LEASE then
           redis.call('SET', claimed, session_id, 'PX', math.min(length, tonumber(claim)) + 500)

@@ -77,6 +77,10 @@ if held == SHARED then
     return { 'left', string.format('%.0f', before_all(KEYS[2], now)) }
   end
 end
+if score and not held and not tonumber(lease) then
+  -- The caller has kept back others, because it takes more permits than an operator has set.
+  grant_expired(KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[3], ARGV[4], ARGV[7])
+end
 if score then
   return { 'left', score, held and string.sub(held, 1, 4096) or false, ahead or 0 }
 end

@@ -7,7 +7,12 @@
 -- 2. the number; '' if each caller's own number counts
 -- 3. token floor (see next_token.lua)
 -- 4. time within which a session must confirm a grant (a claim), in ms
+-- 5. 'set': time limit (server time in µs); after this limit, the script changes nothing
 if ARGV[1] == 'set' then
+  local time = redis.call('TIME')
+  if time[1] * 1000000 + time[2] > tonumber(ARGV[5]) then
+    return 'late'
+  end
   if ARGV[2] == '' then
     redis.call('DEL', KEYS[5])
   else
