@@ -64,17 +64,6 @@ local function is_reachable(channel, fence)
   return not is_cluster or tonumber(redis.call('PUBSUB', 'NUMSUB', channel)[2]) > 0
 end
 
--- Returns whether a session listens, for a waiter that cannot enter now. The message `free` only shows this, and the session
--- ignores it.
-local function listens(session_id, fence, grant)
-  local channel = channel_of(session_id)
-  if string.find(fence, '{', 1, true) then
-    return is_reachable(channel, fence)
-  end
-  local heard = redis.pcall('PUBLISH', channel, 'free|' .. grant)
-  return type(heard) ~= 'number' or heard > 0
-end
-
 -- Caps the time left of a grant at its lease, and returns the time left, in ms. More time than the lease is left if the
 -- server's clock was set back, or if the key's expiry was removed. The scripts of waiting callers call this function,
 -- because a crashed holder does not correct its expiry itself.
@@ -118,6 +107,17 @@ local of_readers
 local function readers()
   if of_readers then
     return of_readers
+  end
+
+  -- Returns whether a session listens, for a waiter that cannot enter now. The message `free` only shows this, and the session
+  -- ignores it.
+  local function listens(session_id, fence, grant)
+    local channel = channel_of(session_id)
+    if string.find(fence, '{', 1, true) then
+      return is_reachable(channel, fence)
+    end
+    local heard = redis.pcall('PUBLISH', channel, 'free|' .. grant)
+    return type(heard) ~= 'number' or heard > 0
   end
 
   -- Lets the key of a lock that readers hold expire after `left` ms at the earliest.
@@ -318,6 +318,7 @@ local function readers()
     remove = remove_reader,
     expire = expire_readers,
     fits = fits,
+    listens = listens,
     left = readers_left,
     by_owner = readers_by_owner,
     find = find_reader,
@@ -430,7 +431,7 @@ local function grant_next(head, grant, queue, claimed, fence, floor, claim, asid
         redis.call('DEL', grant) -- the present grant is over, and the grants of readers are in a sorted set
       end
       local fits = length or readers().fits(grant, lease)
-      if not fits and listens(session_id, fence, grant) then
+      if not fits and readers().listens(session_id, fence, grant) then
         -- An operator has set fewer permits than the waiter takes. It stays the first one, and keeps back the others.
         redis.call('ZADD', queue, head[2], head[1])
         if redis.call('PTTL', queue) < 2 * wait + 1000 then
