@@ -6,7 +6,7 @@ use lock_core::{
     backend::{LimitStep, Status},
     error::LockError,
     key::{KeyError, LockKey, PERMITS},
-    options::{MAX_PERMITS, Mode, OnLost, OptionsError, Release, Strategy},
+    options::{MAX_PERMITS, Mode, OnLost, OptionsError, Release, Strategy, is_one_attempt},
 };
 
 use crate::{
@@ -165,8 +165,12 @@ impl Semaphore {
         let lock = self.taking(1);
         lock.spec()?; // the client may change locks, and has semaphores
         let client = &self.settings.client;
-        let wait = self.settings.options.wait.unwrap_or(client.defaults.wait);
-        let until = client.shared.backend.now() + wait + limits::LATE_SLACK;
+        let wait = match self.settings.options.wait.unwrap_or(client.defaults.wait) {
+            wait if is_one_attempt(wait) => limits::TRY_PATIENCE,
+            wait => wait,
+        };
+        // A request that comes later than its call has ended must not undo a newer one.
+        let until = client.shared.backend.now() + wait;
         let step = LimitStep::Set(permits, until);
         lock.ask(|backend, name| backend.limit(name, step)).await?;
         Ok(())

@@ -402,3 +402,26 @@ async fn a_caller_that_does_not_fit_and_is_gone_keeps_nobody_back() {
     }
     semaphore(&client, 5).clear_limit().await.unwrap();
 }
+
+/// A request for a limit that reaches the server after its call has ended undoes no newer one.
+#[tokio::test]
+async fn a_late_limit_undoes_nothing() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let store = Store::on(&server.url());
+    let (client, behind) = (
+        store.client().await,
+        store.through(&proxy.url()).client().await,
+    );
+    // From here on, the server knows the script.
+    semaphore(&behind, 5).set_limit(3).await.unwrap();
+    proxy.hold_requests(true);
+    let unanswered = semaphore(&behind, 5).wait(SECOND).set_limit(0).await;
+    assert!(matches!(unanswered, Err(LockError::Unreachable { .. })));
+    semaphore(&client, 5).set_limit(4).await.unwrap();
+    tokio::time::sleep(50 * MS).await;
+    proxy.hold_requests(false);
+    // The answer over the same line comes after the late request.
+    until(async || semaphore(&behind, 5).limit().await.is_ok()).await;
+    assert_eq!(semaphore(&client, 5).limit().await, Ok(Some(4)));
+}
