@@ -388,7 +388,8 @@ async fn a_caller_that_does_not_fit_and_is_gone_keeps_nobody_back() {
         let gone = store.through(&proxy.url()).client().await;
         let many = begin(semaphore(&gone, 5), 5);
         until_waiting(&client, KEY, 1).await;
-        let behind = begin(semaphore(&client, 5), 1);
+        // Shorter than the wait of the caller that is gone.
+        let behind = begin(semaphore(&client, 5).wait(20 * SECOND), 1);
         until_waiting(&client, KEY, 2).await;
         if gives_up {
             many.abort();
