@@ -17,7 +17,7 @@ const WRITES_ONCE_IN: usize = 20;
 /// The time that a call with [`Calls::LongReaders`] or [`Calls::LongWriters`] stays inside.
 const STAY: Duration = Duration::from_millis(1);
 
-/// What one call acquires.
+/// The lock or permit that one call acquires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     Read,
@@ -25,7 +25,7 @@ pub(crate) enum Mode {
     Permit,
 }
 
-/// What the calls of each task acquire. Only the readers and writers whose names begin with `Long` stay inside for a time,
+/// The locks or permits that the calls of each task acquire. Only the readers and writers whose names begin with `Long` stay inside for a time,
 /// and only Rust locks have them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Calls {

@@ -84,7 +84,7 @@ pub(crate) struct Bench {
     /// The locks that run in this process.
     here: Vec<(&'static str, Sit)>,
     redisson: Result<Redisson, String>,
-    /// Which commands each lock sends itself, for each kind of calls.
+    /// The commands that each lock sends itself, for each kind of calls.
     shares: BTreeMap<(&'static str, &'static str), Shares>,
 }
 

@@ -163,6 +163,7 @@ impl Latch {
         let until = backend.now() + wait;
         let answers = |left: Duration| self.lock.clone().wait(left.max(limits::TRY_PATIENCE));
         let generation = self.join(&answers(wait)).await?.generation;
+        let mut earliest = backend.now();
         loop {
             let left = until.since(backend.now());
             let step = LatchStep::Keep(generation);
@@ -174,9 +175,14 @@ impl Latch {
             if left.is_zero() {
                 return Ok(Latched::TimedOut);
             }
+            // If the server has lost the lock, or lets nobody wait, the next request is not sent at once.
+            if backend.now() < earliest {
+                backend.sleep_until(earliest).await;
+                continue;
+            }
+            earliest = backend.now() + limits::LATCH_PAUSE.min(left);
             // While the round is open, its lock is kept, and readers wait for it. They protect nothing, so they are nested in no
             // other call.
-            let asked = backend.now();
             let lock = self.lock.clone().lease(limits::LATCH_LEASE);
             let mut spec = lock.wait(left.min(limits::LATCH_LOOK)).spec()?;
             spec.name = self.lock_of(generation)?;
@@ -184,11 +190,6 @@ impl Latch {
                 Ok(entered) => drop(LockGuard::new(entered).release().await),
                 Err(LockError::Busy { .. }) => {}
                 Err(error) => return Err(error),
-            }
-            // If the server has lost the lock, or lets nobody wait, the next look is not at once.
-            let earliest = asked + limits::LATCH_PAUSE.min(left);
-            if backend.now() < earliest && self.is_open(&answers(left), generation).await? {
-                backend.sleep_until(earliest).await;
             }
         }
     }
@@ -241,11 +242,6 @@ impl Latch {
         self.check()?;
         let joined = self.ask(lock, None, LatchStep::Join(self.terms)).await?;
         Ok(joined.expect("this step begins a round if there is none"))
-    }
-
-    async fn is_open(&self, lock: &Lock, generation: u64) -> Result<bool, LockError> {
-        let round = self.ask(lock, None, LatchStep::Read).await?;
-        Ok(end_of(generation, round.as_ref()).is_none())
     }
 
     /// Checks that the client may change locks and has readers, and that the terms are in range.
