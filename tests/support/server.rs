@@ -1,7 +1,7 @@
 //! Real Redis servers, which are child processes on free ports and end with the test.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, VecDeque},
     fs::{self, File},
     net::TcpListener,
     path::{Path, PathBuf},
@@ -217,14 +217,18 @@ impl ServerBuilder {
     }
 }
 
-/// Returns a port on which nobody listens at the moment. Returns each port only once, so that no other server of this
-/// process takes the port of a server that a test has killed and starts again later.
+/// How many ports [`free_port`] remembers. A system has about 28,000 ports to choose from, and the fault matrix starts more
+/// servers.
+const PORTS_KEPT: usize = 4000;
+
+/// Returns a port on which nobody listens at the moment. Returns it again only after [`PORTS_KEPT`] other ports, so that no
+/// other server of this process takes the port of a server that a test has killed and starts again later.
 ///
 /// # Panics
 /// If no port is free.
 #[must_use]
 pub fn free_port() -> u16 {
-    static ISSUED: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    static ISSUED: Mutex<VecDeque<u16>> = Mutex::new(VecDeque::new());
     loop {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
         let port = listener
@@ -232,7 +236,11 @@ pub fn free_port() -> u16 {
             .expect("a bound listener has an address")
             .port();
         let mut issued = ISSUED.lock().unwrap_or_else(PoisonError::into_inner);
-        if issued.insert(port) {
+        if !issued.contains(&port) {
+            issued.push_back(port);
+            if issued.len() > PORTS_KEPT {
+                issued.pop_front();
+            }
             return port;
         }
     }
