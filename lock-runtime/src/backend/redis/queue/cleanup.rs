@@ -119,6 +119,10 @@ pub(crate) async fn give_up(server: Arc<Server>, sent: Sent, gone: oneshot::Send
             match request.leave(&next, true).await {
                 Ok(answer) => left(answer, &next),
                 Err(error) => {
+                    // A slot that moves again and again redirects each try. Its server answers, so the next try follows soon.
+                    if matches!(error, CallError::Moved(_) | CallError::Ask(_)) {
+                        backoff = limits::RETRY_PAUSE;
+                    }
                     let _ = server.note_failure(error);
                     return None;
                 }
