@@ -336,6 +336,9 @@ impl LockClient {
         let begun = backend.now();
         shared.shutdown.begin();
         backend.begin_shutdown();
+        // No body begins any more. A lock whose body has not begun is given back now, and one that is still granted is given
+        // back below.
+        registry.give_up_unused();
         let nobody_waits = async {
             registry.nobody_enters().await;
             backend.cleaned_up().await;
