@@ -297,6 +297,8 @@ pub enum OptionsError {
     },
     /// A latch has more than [`MAX_PARTS`] parts, or lasts shorter than [`MIN_LEASE`], or longer than [`MAX_LEASE`].
     LatchOutOfRange,
+    /// The name of a part of a latch is empty, or longer than 1,024 bytes.
+    PartOutOfRange,
     /// A nested call takes more permits than the call that has taken permits of the semaphore.
     MorePermitsThanHeld {
         /// The number of permits that the nested call takes.
@@ -352,6 +354,9 @@ impl fmt::Display for OptionsError {
                 "a latch has at most {MAX_PARTS} parts, and lasts for at least {MIN_LEASE:?} and at most {} hours",
                 MAX_LEASE.as_secs() / 3600
             ),
+            Self::PartOutOfRange => f.write_str(
+                "the name of a part of a latch is empty, or longer than 1024 bytes",
+            ),
             Self::MorePermitsThanHeld { wanted, held } => write!(
                 f,
                 "a nested call takes {wanted} permits, but the enclosing call has {held}"
@@ -381,8 +386,14 @@ impl Error for OptionsError {
                 "choose `strategy = handoff` (first come, first served) or `strategy = spin` (no order)",
             ),
             Self::NoReaders => &Advice("remove `mode = read`, or `permits`"),
-            Self::PermitsOutOfRange { .. } => &Advice("choose another number"),
-            Self::LatchOutOfRange => &Advice("choose other terms"),
+            Self::PermitsOutOfRange { of, .. } if *of > MAX_PERMITS => {
+                &Advice("choose fewer permits, or give each of several semaphores a part of them")
+            }
+            Self::PermitsOutOfRange { .. } => {
+                &Advice("take at least one permit, or raise their number")
+            }
+            Self::LatchOutOfRange => &Advice("count groups of parts, or choose another life"),
+            Self::PartOutOfRange => &Advice("give each part a name of its own, such as its number"),
             Self::MorePermitsThanHeld { .. } => &Advice("take all permits in the outermost call"),
             Self::Upgrade => &Advice(
                 "end the read before the write begins, or acquire the lock as a writer in the outermost call",

@@ -137,16 +137,16 @@ impl Latch {
     }
 
     /// Counts a part that is done in the present round, unless it is counted already. The name of a part is not empty, and has at
-    /// most 1,024 bytes. Returns the present round afterwards. If the round is over, nothing is counted, and
-    /// [`is_expired`](LatchStatus::is_expired) says so. If somebody begins the next round meanwhile, the part counts in neither of
+    /// most 1,024 bytes. Returns the present round afterwards. If the round was reached before, or has expired, nothing is counted:
+    /// see [`is_reached`](LatchStatus::is_reached) and [`is_expired`](LatchStatus::is_expired). If somebody begins the next round meanwhile, the part counts in neither of
     /// them unless it was counted before. Waits for the answers of the server for as long as the client's `wait`.
     ///
     /// # Errors
     /// Returns the same errors as [`Lock::status`](crate::Lock::status), and [`LockError::InvalidOptions`] if the life of the
-    /// latch is shorter than 10 ms or longer than 24 hours, if it has more than 100,000 parts, or if the client's backend has no
-    /// latches.
+    /// latch is shorter than 10 ms or longer than 24 hours, if it has more than 100,000 parts, if the name of the part is empty or
+    /// too long, or if the client's backend has no latches.
     pub async fn count_down(&self, part: impl AsRef<str>) -> Result<LatchStatus, LockError> {
-        let part = LockKey::new(part.as_ref())?;
+        let part = LockKey::new(part.as_ref()).map_err(|_| OptionsError::PartOutOfRange)?;
         let joined = self.join(&self.lock).await?;
         let step = LatchStep::Count(joined.generation, part);
         let counted = self.ask(&self.lock, Some(joined.generation), step).await?;
@@ -195,7 +195,8 @@ impl Latch {
     }
 
     /// Begins the next round, unless `round` is not the present round: so several callers that end the same round begin one
-    /// round together. Those who still wait for a round that was not reached get [`Latched::Expired`]. Returns the present
+    /// round together. The number of a round is known from [`count_down`](Self::count_down) and [`status`](Self::status). A
+    /// caller that reads it after [`wait`](Self::wait) can read that of the next round already. Those who still wait for a round that was not reached get [`Latched::Expired`]. Returns the present
     /// round.
     ///
     /// # Errors

@@ -1,5 +1,7 @@
 //! `lockctl limit`: the number of permits of a semaphore that an operator sets for the whole fleet.
 
+use std::convert::Infallible;
+
 use clap::Args;
 use lock_runtime::{LockClient, LockError, Semaphore};
 use serde::Serialize;
@@ -11,7 +13,8 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub(crate) struct LimitArgs {
-    /// The name of the semaphore
+    /// The name of the semaphore, or its key, which begins with `permits:`
+    #[arg(value_parser = |name: &str| Ok::<_, Infallible>(name_of(name).to_owned()))]
     name: String,
     /// The number of permits, at most 1000, instead of the numbers that the callers name; 0 lets nobody enter
     permits: Option<u32>,
@@ -33,6 +36,13 @@ struct Report {
     limit: Option<u32>,
 }
 
+/// The beginning of the key under which a semaphore is stored.
+const PERMITS: &str = "permits:";
+
+fn name_of(name: &str) -> &str {
+    name.strip_prefix(PERMITS).unwrap_or(name)
+}
+
 fn semaphore(client: &LockClient, name: &str) -> Semaphore {
     client.semaphore(name, 1) // the number of a caller is not used here
 }
@@ -40,7 +50,7 @@ fn semaphore(client: &LockClient, name: &str) -> Semaphore {
 /// Reads the number that an operator has set for the semaphore that is stored under this key. Returns `None` for the key of a
 /// lock.
 pub(crate) async fn of_key(client: &LockClient, key: &str) -> Result<Option<u32>, LockError> {
-    match key.strip_prefix("permits:") {
+    match key.strip_prefix(PERMITS) {
         Some(name) => semaphore(client, name).limit().await,
         None => Ok(None),
     }

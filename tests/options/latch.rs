@@ -203,8 +203,11 @@ async fn latches_that_make_no_sense_are_refused() {
     let many = latch(&client, 100_001).count_down("a").await;
     let expected = LockError::InvalidOptions(OptionsError::LatchOutOfRange);
     assert_eq!(many, Err(expected));
-    let empty = latch(&client, 1).count_down("").await;
-    assert_eq!(empty, Err(LockError::InvalidKey(KeyError::Empty)));
+    for part in [String::new(), "a".repeat(1025)] {
+        let refused = latch(&client, 1).count_down(part).await;
+        let expected = LockError::InvalidOptions(OptionsError::PartOutOfRange);
+        assert_eq!(refused, Err(expected));
+    }
     let empty = LockError::InvalidKey(KeyError::Empty);
     let nameless = client.latch("", 1, SECOND).count_down("a").await;
     assert_eq!(nameless, Err(empty.clone()));

@@ -135,6 +135,22 @@ async fn a_writer_that_gives_up_lets_the_readers_behind_it_in() {
     .await;
 }
 
+/// In process, a reader behind a writer that gives up enters at once. Otherwise, it looks again after 2 s.
+#[tokio::test(start_paused = true)]
+async fn in_process_a_reader_behind_a_writer_that_gives_up_enters_at_once() {
+    let client = Store::memory().client().await;
+    let inside = read(&client).await;
+    let writing = begin(lock(&client));
+    until_waiting(&client, KEY, 1).await;
+    let reading = begin(lock(&client).read());
+    until_waiting(&client, KEY, 2).await;
+    let start = tokio::time::Instant::now();
+    writing.abort();
+    reading.await.unwrap().release().await;
+    assert!(start.elapsed() < SECOND, "{:?}", start.elapsed());
+    inside.release().await;
+}
+
 #[tokio::test]
 async fn nested_readers_enter_without_a_request() {
     on_stores_with_a_queue(async |store| {

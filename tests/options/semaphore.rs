@@ -230,6 +230,7 @@ async fn an_operator_changes_the_number_while_callers_wait() {
         until_waiting(&two, KEY, 100).await;
         // A larger number lets exactly those enter who fit now.
         smtp.set_limit(7).await.unwrap();
+        assert_eq!(taken(&one).await, 7, "no later request lets them in");
         assert_eq!(semaphore(&one, 2).limit().await, Ok(Some(7)));
         until(async || calls.iter().filter(|call| call.is_finished()).count() == 5).await;
         until_waiting(&two, KEY, 95).await;

@@ -41,7 +41,8 @@ async fn a_limit_is_set_shown_and_removed() {
     let text = lockctl(&["inspect", "permits:smtp"]).with_code(0).stdout;
     assert!(text.contains("set by an operator"), "{text}");
 
-    lockctl(&["limit", "smtp", "--clear"]).with_code(0);
+    lockctl(&["limit", "permits:smtp", "--clear"]).with_code(0); // the key, as `list` shows it
+    lockctl(&["limit", "smtp"]).with_code(1);
     smtp.try_acquire().await.unwrap().release().await;
     two.release().await;
 }
