@@ -235,6 +235,9 @@ impl Leader {
                     if let End::Returned(value) = self.lead(&spec, guard, &mut body).await {
                         return Ok(value);
                     }
+                    // If the body has blocked its thread for its whole term, nothing else waits, and nobody could drop this
+                    // future.
+                    tokio::task::yield_now().await;
                 }
                 Err(LockError::Busy { .. } | LockError::Lost { .. }) => {}
                 Err(error) if has_led || matches!(error, LockError::Unreachable { .. }) => {

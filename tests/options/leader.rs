@@ -245,6 +245,31 @@ async fn a_term_ends_after_its_longest_time() {
     .await;
 }
 
+/// In process, nothing that a leader does waits for a server. Its future can be dropped nevertheless.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_process_a_campaign_of_bodies_that_block_can_be_dropped() {
+    let client = Store::memory().client().await;
+    let leader = client.leader("role").lease(SECOND).max_term(20 * MS);
+    let (began, mut terms) = tokio::sync::mpsc::unbounded_channel();
+    let campaign = tokio::spawn(leader.run(move |_| {
+        let began = began.clone();
+        async move {
+            began.send(()).unwrap();
+            std::thread::sleep(1100 * MS); // longer than the lease
+            std::future::pending::<()>().await;
+        }
+    }));
+    terms.recv().await.unwrap();
+    campaign.abort();
+    let ended = tokio::time::timeout(10 * SECOND, campaign).await;
+    assert!(
+        ended
+            .expect("the campaign ends")
+            .unwrap_err()
+            .is_cancelled()
+    );
+}
+
 #[tokio::test]
 async fn a_leader_that_is_dismissed_resigns() {
     on_every_topology_with_a_queue(async |store| {

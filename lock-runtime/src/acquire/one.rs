@@ -307,10 +307,12 @@ async fn acquire(
             return Ok(acquired);
         }
         let offer = (!is_in_process).then(|| (spec.now() + offered_for, polled));
-        let (mut entry, mut stands) = (begin(spec, grant, offer), true);
+        let mut entry = begin(spec, grant, offer);
+        // A shutdown gives back the locks whose bodies have not begun. It has not seen a lock that was granted since.
+        let mut stands = !(spec.shared.shutdown.has_begun() && entry.hold().give_up());
         // A call with several locks waits for the replicas of all its locks together. The futures are boxed, because few
         // calls need them.
-        if spec.terms.needs_replicas() && !is_one_of_several {
+        if stands && spec.terms.needs_replicas() && !is_one_of_several {
             (entry, stands) = Box::pin(with_replicas(spec, budget.answered(), entry)).await?;
             entry.hold().wait_for_body(spec.now() + offered_for);
         }

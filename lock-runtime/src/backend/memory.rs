@@ -268,6 +268,90 @@ enum View {
     Busy,
 }
 
+impl State {
+    fn with<T>(&mut self, name: &LockName, change: impl FnOnce(&mut Slot, &mut Common) -> T) -> T {
+        let Self { common, locks, .. } = self;
+        let slot = locks.entry(name.clone()).or_insert_with(|| Slot {
+            limit: common.limits.get(name).copied(),
+            ..Slot::default()
+        });
+        slot.settle(common);
+        let result = change(slot, common);
+        if slot.is_free() {
+            locks.remove(name);
+        }
+        result
+    }
+
+    /// Records that a lock whose hold has ended stays taken until `until`. Also frees the recorded locks whose time has
+    /// passed, or offers them to their waiters, because these locks might never be requested again.
+    fn retain_until(&mut self, name: &LockName, until: Moment) {
+        let Self {
+            common,
+            locks,
+            retained,
+        } = self;
+        let now = CLOCK.now();
+        while let Some(first) = retained.peek_mut().filter(|first| first.0.0 <= now) {
+            let Reverse((_, name)) = PeekMut::pop(first);
+            if let Some(slot) = locks.get_mut(&name) {
+                slot.settle(common);
+                if slot.is_free() {
+                    locks.remove(&name);
+                }
+            }
+        }
+        retained.push(Reverse((until, name.clone())));
+    }
+}
+
+impl Common {
+    /// Carries out a step of a latch. Returns the present round, and the end of its life if it is open and the step names it.
+    fn latch(
+        &mut self,
+        name: &LockName,
+        step: LatchStep,
+        now: Moment,
+    ) -> Option<(Round, Option<Moment>)> {
+        let Self { fence, latches, .. } = self;
+        let present = latches.get(name).filter(|latch| now < latch.forget);
+        let (terms, mine, part) = match step {
+            LatchStep::Read => (None, None, None),
+            LatchStep::Join(terms) => (Some(terms).filter(|_| present.is_none()), None, None),
+            LatchStep::Keep(round) => (None, Some(round), None),
+            LatchStep::Count(round, part) => (None, Some(round), Some(part)),
+            LatchStep::Restart(terms, round) => {
+                let ends = present.is_none_or(|latch| latch.generation == round);
+                (Some(terms).filter(|_| ends), Some(round), None)
+            }
+        };
+        if let Some(terms) = terms {
+            *fence += 1;
+            let mut earlier = present.map_or_else(Vec::new, |latch| latch.earlier.clone());
+            earlier.extend(present.map(|latch| (latch.generation, latch.is_reached())));
+            let latch = Latch {
+                generation: *fence,
+                parts: terms.parts,
+                counted: HashSet::new(),
+                until: now + terms.life,
+                forget: now + 2 * terms.life,
+                earlier: earlier.split_off(earlier.len().saturating_sub(ROUNDS_KEPT)),
+            };
+            latches.retain(|_, latch| now < latch.forget);
+            latches.insert(name.clone(), latch);
+        }
+        let latch = latches.get_mut(name).filter(|latch| now < latch.forget)?;
+        let is_mine = mine == Some(latch.generation);
+        if let Some(part) = part.filter(|_| is_mine)
+            && latch.is_open(now)
+        {
+            latch.counted.insert(part);
+        }
+        let open = (is_mine && latch.is_open(now)).then_some(latch.until);
+        Some((latch.round(now), open))
+    }
+}
+
 impl Registry {
     fn new() -> Self {
         // The tokens of a registry begin at the time of the system clock, in microseconds, at which the registry is
@@ -300,18 +384,7 @@ impl Registry {
     }
 
     fn with<T>(&self, name: &LockName, change: impl FnOnce(&mut Slot, &mut Common) -> T) -> T {
-        self.change(|State { common, locks, .. }| {
-            let slot = locks.entry(name.clone()).or_insert_with(|| Slot {
-                limit: common.limits.get(name).copied(),
-                ..Slot::default()
-            });
-            slot.settle(common);
-            let result = change(slot, common);
-            if slot.is_free() {
-                locks.remove(name);
-            }
-            result
-        })
+        self.change(|state| state.with(name, change))
     }
 
     fn status(&self, name: &LockName) -> Status {
@@ -374,74 +447,33 @@ impl Registry {
         step: LatchStep,
         origin: Origin,
     ) -> Option<Round> {
-        let now = CLOCK.now();
         let keeps = matches!(step, LatchStep::Keep(_));
-        let (round, mine) = self.change(|state| {
-            let Common { fence, latches, .. } = &mut state.common;
-            let present = latches.get(name).filter(|latch| now < latch.forget);
-            let (terms, mine, part) = match step {
-                LatchStep::Read => (None, None, None),
-                LatchStep::Join(terms) => (Some(terms).filter(|_| present.is_none()), None, None),
-                LatchStep::Keep(round) => (None, Some(round), None),
-                LatchStep::Count(round, part) => (None, Some(round), Some(part)),
-                LatchStep::Restart(terms, round) => {
-                    let ends = present.is_none_or(|latch| latch.generation == round);
-                    (Some(terms).filter(|_| ends), Some(round), None)
-                }
-            };
-            if let Some(terms) = terms {
-                *fence += 1;
-                let mut earlier = present.map_or_else(Vec::new, |latch| latch.earlier.clone());
-                earlier.extend(present.map(|latch| (latch.generation, latch.is_reached())));
-                let latch = Latch {
-                    generation: *fence,
-                    parts: terms.parts,
-                    counted: HashSet::new(),
-                    until: now + terms.life,
-                    forget: now + 2 * terms.life,
-                    earlier: earlier.split_off(earlier.len().saturating_sub(ROUNDS_KEPT)),
-                };
-                latches.retain(|_, latch| now < latch.forget);
-                latches.insert(name.clone(), latch);
-            }
-            let latch = latches.get_mut(name).filter(|latch| now < latch.forget);
-            let Some(latch) = latch else {
-                return (None, mine);
-            };
-            if let Some(part) = part.filter(|_| mine == Some(latch.generation))
-                && latch.is_open(now)
-            {
-                latch.counted.insert(part);
-            }
-            (
-                Some((latch.round(now), latch.is_open(now), latch.until)),
-                mine,
-            )
-        });
-        if let Some(lock) = lock {
-            let open = round
-                .as_ref()
-                .filter(|(round, is_open, _)| *is_open && mine == Some(round.generation));
-            let kept = self.with(lock, |slot, common| match open {
-                Some((_, _, until)) if keeps && slot.held.is_empty() => {
-                    let who = (OwnerId::from_u128(0), Mode::Write);
-                    slot.grant(who, origin, Some(*until), Stage::Retained, common);
-                    Some(*until)
-                }
-                Some(_) => None,
-                None => {
-                    if slot.held.iter().any(|held| held.stage == Stage::Retained) {
-                        slot.held.clear();
-                        slot.admit(common);
+        // No round ends between the look at it and the change of its lock.
+        self.change(|state| {
+            let round = state.common.latch(name, step, CLOCK.now());
+            let open = round.as_ref().and_then(|(_, open)| *open);
+            let kept = lock.and_then(|lock| {
+                state.with(lock, |slot, common| match open {
+                    Some(until) if keeps && slot.held.is_empty() => {
+                        let who = (OwnerId::from_u128(0), Mode::Write);
+                        slot.grant(who, origin, Some(until), Stage::Retained, common);
+                        Some((lock, until))
                     }
-                    None
-                }
+                    Some(_) => None,
+                    None => {
+                        if slot.held.iter().any(|held| held.stage == Stage::Retained) {
+                            slot.held.clear();
+                            slot.admit(common);
+                        }
+                        None
+                    }
+                })
             });
-            if let Some(until) = kept {
-                self.retain_until(lock, until);
+            if let Some((lock, until)) = kept {
+                state.retain_until(lock, until);
             }
-        }
-        round.map(|(round, ..)| round)
+            round.map(|(round, _)| round)
+        })
     }
 
     /// Ends the hold with this token. If `retain_until` is later than now, the lock stays taken until that moment.
@@ -467,32 +499,9 @@ impl Registry {
             Released::Released
         });
         if let Some(until) = retain_until {
-            self.retain_until(name, until);
+            self.change(|state| state.retain_until(name, until));
         }
         released
-    }
-
-    /// Records that a lock whose hold has ended stays taken until `until`. Also frees the recorded locks whose time has
-    /// passed, or offers them to their waiters, because these locks might never be requested again.
-    fn retain_until(&self, name: &LockName, until: Moment) {
-        self.change(|state| {
-            let State {
-                common,
-                locks,
-                retained,
-            } = state;
-            let now = CLOCK.now();
-            while let Some(first) = retained.peek_mut().filter(|first| first.0.0 <= now) {
-                let Reverse((_, name)) = PeekMut::pop(first);
-                if let Some(slot) = locks.get_mut(&name) {
-                    slot.settle(common);
-                    if slot.is_free() {
-                        locks.remove(&name);
-                    }
-                }
-            }
-            retained.push(Reverse((until, name.clone())));
-        });
     }
 
     /// Takes all requested locks, or none of them.
