@@ -160,12 +160,15 @@ async fn row_52_a_turn_is_offered_to_a_call_that_is_not_polled() {
         until_waiting(&other, 2).await;
         guard.release().await;
         first.await.unwrap().unwrap();
-        shut_down(&closing).await;
         let asked = Instant::now();
-        let lock = other.lock("k").wait(90 * SECOND);
-        lock.acquire().await.unwrap().release().await;
-        let took = asked.elapsed();
-        seen.within("another caller enters after the shutdown", SECOND, took);
+        let entering = async {
+            let lock = other.lock("k").wait(90 * SECOND);
+            lock.acquire().await.unwrap().release().await;
+            asked.elapsed()
+        };
+        let (_, took) = tokio::join!(shut_down(&closing), entering);
+        let what = "another caller enters after the shutdown has begun";
+        seen.within(what, SECOND, took);
         assert!(matches!(parked.await, Err(LockError::ShutDown)));
     })
     .await;
