@@ -221,7 +221,7 @@ impl ServerBuilder {
 /// servers.
 const PORTS_KEPT: usize = 4000;
 
-/// Returns a port on which nobody listens at the moment. Returns it again only after [`PORTS_KEPT`] other ports, so that no
+/// Returns a port on which nobody listens at the moment. Returns it again only after 4,000 other ports, so that no
 /// other server of this process takes the port of a server that a test has killed and starts again later.
 ///
 /// # Panics
