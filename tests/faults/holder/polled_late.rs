@@ -40,6 +40,15 @@ struct Judge {
     answered: Mutex<Vec<Instant>>,
 }
 
+/// A body that runs. It has ended when this value is dropped, so also when its lease is lost.
+struct Inside(Arc<Judge>);
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        self.0.inside.store(false, Ordering::SeqCst);
+    }
+}
+
 impl Judge {
     /// Runs as the body of a call, and holds the lock for `time`.
     async fn body(self: Arc<Self>, who: &'static str, time: Duration) {
@@ -56,8 +65,8 @@ impl Judge {
             assert!(token > newest, "{who} got token {token} after {entered:?}");
             entered.push((who, token, Instant::now()));
         }
+        let _inside = Inside(self);
         sleep(time).await;
-        self.inside.store(false, Ordering::SeqCst);
     }
 
     /// Lets the engine's thread ask the server again and again, until the judge is dropped.
@@ -262,7 +271,6 @@ async fn replies_stall(server: &RedisServer, key: &str, begin: u32, time: u32, b
             Ok(()) | Err(LockError::Lost { .. }) => {}
             Err(error) => panic!("{error}"),
         }
-        judge.inside.store(false, Ordering::SeqCst);
     }
 }
 
