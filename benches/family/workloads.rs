@@ -84,7 +84,7 @@ pub(crate) struct Bench {
     /// The locks that run in this process.
     here: Vec<(&'static str, Sit)>,
     redisson: Result<Redisson, String>,
-    /// The commands that each lock sends itself, for each kind of calls.
+    /// How many commands each lock sends for itself, by the kind of call.
     shares: BTreeMap<(&'static str, &'static str), Shares>,
 }
 

@@ -225,8 +225,8 @@ async fn latches_that_make_no_sense_are_refused() {
     }
 }
 
-/// A latch is waited for inside a call with several keys, whose names come later. The wait sends no more requests than outside,
-/// and the thread of an in-process client goes on.
+/// A call that holds several keys waits for a latch whose name sorts before these keys. It sends no more requests than a wait
+/// outside of a call, and does not block the thread of an in-process client.
 #[tokio::test]
 async fn a_wait_inside_another_call_waits() {
     on_stores_with_a_queue(async |store| {
